@@ -1,0 +1,23 @@
+/* What this processor offers, found once; a mask takes features away (tests, bug hunting, --cpu-mask). Any thread. */
+#ifndef GY_BASE_CPU_H
+#define GY_BASE_CPU_H
+
+#include <stdint.h>
+
+enum {
+    GY_CPU_AVX2 = 1u << 0,   /* with FMA and F16C: they came together and are asked for together */
+    GY_CPU_AVX512 = 1u << 1, /* F, BW, DQ, VL */
+    GY_CPU_AVX512_BF16 = 1u << 2,
+    GY_CPU_AVX512_VNNI = 1u << 3,
+    GY_CPU_AMX_BF16 = 1u << 4,
+    GY_CPU_NEON = 1u << 5
+};
+
+uint32_t gy_cpu_features(void);      /* found & mask; the OS must have enabled the registers (XGETBV) */
+void gy_cpu_set_mask(uint32_t mask); /* default ~0u; takes effect for backends created afterwards */
+const char *gy_cpu_model(void);      /* static string, "unknown" where the system does not say */
+int gy_cpu_count_physical(void);     /* physical cores that this process may run on (affinity, SMT), >= 1 */
+int gy_cpu_parse_mask(const char *names, uint32_t *mask_out); /* "avx2,avx512" -> bits; -1 for an unknown name */
+int gy_cpu_format(uint32_t features, char *buf, int cap);     /* "avx2 avx512 ..."; returns the length */
+
+#endif

@@ -1,0 +1,83 @@
+/* The KV cache: block pools, planes and the slot map (design.md 3). Knows tokens, depths and slots; never a model.
+ *
+ *   group  GY_KV_CORE: the core's layers, n_plane planes (one per depth, K for cyclic, 1 for shared);
+ *          GY_KV_BOUNDARY: prelude and coda layers, one plane; absent when n_layer is 0.
+ *   plane  of a sequence: an append-only log of blocks that holds only the tokens that were given a slot on it,
+ * densely. map    slot(seq, depth, pos): where the KV of token pos is read by a query at `depth`.
+ *
+ * Layout rules (they fill the map, nothing else knows them):
+ *   last_exited  claim(d) takes the next slot of plane d. exit(e): slot(d > e) = slot(e). No bytes are copied.
+ *   shared       one plane; claim at any depth gives the same slot.
+ *   cyclic K     K planes; claim(d) gives plane (d mod K)'s slot, the same one each time round. exit(e): for d > e,
+ *                slot(d) = the slot of plane d mod K if the token got one, else slot(e).
+ * Under shared and cyclic a later loop overwrites what an earlier one wrote, so prompts run position by position
+ * (gy_kv_position_serial) or chunked would not equal whole.
+ *
+ * Blocks are reference counted. At every step: free + owned = total per group (issue: later also cached, in flight).
+ * Engine lifetime; one thread (the engine's).
+ */
+#ifndef GY_KV_KV_H
+#define GY_KV_KV_H
+
+#include "base/status.h"
+#include "tensor/dtype.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum gy_kv_layout { GY_KV_LAST_EXITED, GY_KV_SHARED, GY_KV_CYCLIC } gy_kv_layout;
+typedef enum gy_kv_group { GY_KV_CORE, GY_KV_BOUNDARY, GY_KV_GROUPS } gy_kv_group;
+
+typedef struct gy_kv_config {
+    gy_kv_layout layout;
+    int32_t cyclic_k;              /* planes of the cyclic layout, 1..n_loop */
+    int32_t n_loop;                /* depths 0..n_loop-1 */
+    int32_t n_layer[GY_KV_GROUPS]; /* 0 boundary layers: the group is empty */
+    int32_t n_head_kv, head_dim;
+    gy_dtype dtype;
+    int32_t n_block[GY_KV_GROUPS]; /* pool sizes */
+    int32_t max_seqs;              /* sequences open at once */
+    int32_t max_len;               /* longest sequence */
+} gy_kv_config;
+
+typedef struct gy_kv gy_kv;
+
+int32_t gy_kv_n_plane(const gy_kv_config *c, gy_kv_group g); /* 0 for an empty group */
+size_t gy_kv_block_bytes(const gy_kv_config *c, gy_kv_group g);
+/* Blocks that a sequence of n_tok tokens at full depth can ever need: ceil(n_tok / 16) * planes. */
+int64_t gy_kv_blocks_for(const gy_kv_config *c, gy_kv_group g, int64_t n_tok);
+int gy_kv_position_serial(const gy_kv_config *c);
+/* "last_exited", "shared", "cyclic:K" */
+gy_status gy_kv_layout_parse(const char *s, gy_err *err, gy_kv_layout *layout_out, int32_t *k_out);
+
+/* arena[g]: gy_kv_block_bytes * n_block[g] bytes of the backend's memory, borrowed (NULL for an empty group). */
+gy_status gy_kv_create(const gy_kv_config *c, void *const arena[GY_KV_GROUPS], gy_err *err, gy_kv **out);
+void gy_kv_destroy(gy_kv *kv); /* accepts NULL */
+const gy_kv_config *gy_kv_get_config(const gy_kv *kv);
+
+/* Sequences are small integers 0..max_seqs-1. open: GY_AGAIN when all are taken. max_tok <= max_len: its capacity. */
+gy_status gy_kv_seq_open(gy_kv *kv, int32_t max_tok, int32_t *seq_out);
+void gy_kv_seq_close(gy_kv *kv, int32_t seq); /* drops its references; blocks at zero become free */
+
+/* The slot that token pos at depth will write (and read itself from). Fills the map at (depth, pos). GY_AGAIN when the
+ * pool has no free block: nothing changed. Claims of one plane come in position order; claiming again what is claimed
+ * (a later loop under shared or cyclic) returns the same slot. Under shared and cyclic, the map of every depth of the
+ * plane is filled at once. Boundary: depth must be 0. */
+gy_status gy_kv_claim(gy_kv *kv, gy_kv_group g, int32_t seq, int32_t depth, int32_t pos, int32_t *slot_out);
+/* Token pos has left the core after `depth`: fills the map for deeper depths. */
+void gy_kv_exit(gy_kv *kv, int32_t seq, int32_t pos, int32_t depth);
+
+/* The map, host memory: entry of (seq, depth, pos) is map[gy_kv_map_off(..) + pos]; -1 = not set. Boundary: depth 0. */
+const int32_t *gy_kv_map(const gy_kv *kv, gy_kv_group g);
+int64_t gy_kv_map_off(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t depth);
+void *gy_kv_arena(const gy_kv *kv, gy_kv_group g);
+
+int32_t gy_kv_n_free(const gy_kv *kv, gy_kv_group g); /* O(1) */
+/* Tokens that hold a slot of their own on this plane. */
+int32_t gy_kv_plane_len(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t plane);
+
+/* Walks everything: reference counts against owners, free list, planes dense and in order, every map entry < -1 or
+ * inside an owned block, layout rules hold. 1 = valid; else 0 and what is wrong in buf. Tests and debug builds. */
+int gy_kv_is_valid(const gy_kv *kv, char *buf, size_t cap);
+
+#endif

@@ -1,0 +1,269 @@
+/* The operations that models are made of, one contract each, and the table through which a backend offers them.
+ *
+ * Backends: `ref` (plain C, never optimised: the definition of right), `cpu` (AVX2, AVX-512), later `cuda`. A model
+ * runs on a gy_backend and knows nothing else. All pointers in argument structs are memory of that backend
+ * (gy_ops.alloc) unless marked "host". Argument structs are read during the call only.
+ *
+ * Names: n_row rows in the batch; act = the backend's activation dtype (F32 or BF16, chosen at creation): every
+ * activation and KV element is stored in it. Sums, products and norms are computed in f32 (f64 where said) and rounded
+ * to act exactly where a contract says "round": models.md 2.6 and 3.7.
+ *
+ * Determinism (design.md 4): element (row r) of any output depends on row r's inputs only, and each sum's order depends
+ * on the shape of one row only: never on n_row, on other rows, on the number of threads, or on where slots lie.
+ *
+ * Errors: operations return nothing. A backend that can fail keeps its first error; gy_ops.sync returns it.
+ * Threads: one caller at a time.
+ */
+#ifndef GY_OPS_OPS_H
+#define GY_OPS_OPS_H
+
+#include "base/status.h"
+#include "tensor/dtype.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A weight matrix [n, k], row-major, of up to three row blocks that need not be neighbours in memory (q, k, v; gate,
+ * up). It points into the mapped checkpoint, or at a converted copy. dtype: F32, F16 or BF16 (act BF16: BF16 only).
+ * Model lifetime. */
+enum { GY_WEIGHT_PARTS = 3 };
+typedef struct gy_weight {
+    gy_dtype dtype;
+    int32_t n, k;   /* n = sum of part[i].n */
+    int32_t n_part; /* 1..GY_WEIGHT_PARTS */
+    struct {
+        const void *data; /* [part.n, k] */
+        int32_t n;
+    } part[GY_WEIGHT_PARTS];
+    void *packed; /* a backend's own form, NULL if it reads the rows as they are */
+} gy_weight;
+
+/* The KV memory of one group of layers (core or boundary): design.md 3. A slot is the KV of one token on one plane.
+ * Block b holds 16 slots: [n_layer][K|V][16][n_head_kv][head_dim] elements of dtype. Step lifetime: a view, owns
+ * nothing. */
+enum { GY_BLOCK_SLOTS = 16 };
+typedef struct gy_kv_view {
+    void *base;         /* [n_block][n_layer][2][16][n_head_kv][head_dim] */
+    const int32_t *map; /* the slot map: rows index into it by gy_rows.map_off */
+    gy_dtype dtype;     /* = act */
+    int32_t n_layer, n_head_kv, head_dim;
+} gy_kv_view;
+
+/* Element offset of slot's K (kv = 0) or V (kv = 1) of a layer: n_head_kv * head_dim elements lie there in a row. */
+static inline int64_t gy_kv_offset(const gy_kv_view *v, int32_t slot, int32_t il, int kv) {
+    int64_t d = (int64_t)v->n_head_kv * v->head_dim;
+    int64_t plane = ((int64_t)(slot / GY_BLOCK_SLOTS) * v->n_layer + il) * 2 + kv;
+    return (plane * GY_BLOCK_SLOTS + slot % GY_BLOCK_SLOTS) * d;
+}
+
+/* Where the rows of a batch stand. A row at position p reads, for j = 0..p, the KV at slot map[map_off[r] + j], and
+ * writes its own at slot[r] = map[map_off[r] + p] before attention, so that it sees itself. No two rows of a batch
+ * share a written slot. A row may read what another row of the batch writes (an earlier token of its chunk). */
+typedef struct gy_rows {
+    int32_t n_row;
+    const int32_t *pos;     /* [n_row] absolute token position >= 0 */
+    const int32_t *slot;    /* [n_row] */
+    const int64_t *map_off; /* [n_row] */
+} gy_rows;
+
+/* y[r] = round(table[id[r]] * scale); the product in f32. scale = 1: exact copy (converted to act). */
+typedef struct gy_embed_args {
+    const gy_weight *table; /* [n_vocab, n_embd] */
+    const int32_t *ids;     /* [n_row] in [0, n_vocab) */
+    float scale;
+    int32_t n_row;
+    void *y; /* [n_row, n_embd] act */
+} gy_embed_args;
+
+/* y = round(round(x / sqrt(mean(x^2) + eps)) * w): two roundings (models.md 2.6). y may be x. */
+typedef struct gy_norm_args {
+    const void *x; /* [n_row, n] act */
+    const void *w; /* [n] act */
+    float eps;
+    int32_t n_row, n;
+    void *y; /* [n_row, n] act */
+} gy_norm_args;
+
+/* y[r, i] = round(sum_j x[r, j] * w[i, j]); f32 products and sums of the exact values. */
+typedef struct gy_linear_args {
+    const void *x; /* [n_row, w->k] act */
+    const gy_weight *w;
+    int32_t n_row;
+    int y_f32; /* 0: y is act; 1: y is f32 holding values that were rounded to act (LM head: models.md 2.6 "logits") */
+    void *y;   /* [n_row, w->n], must not overlap x */
+} gy_linear_args;
+
+/* cos and sin of each row's position, computed once a pass and shared by all layers.
+ * table NULL: angle = f32(pos) * inv_freq[i] in f32; then cos, sin in f32, rounded to BF16 if round_bf16.
+ * table given (Huginn's freqs_cis): copied from table[pos][i][cos|sin], f32. */
+typedef struct gy_rope_table_args {
+    const int32_t *pos;    /* [n_row] */
+    const float *inv_freq; /* [half] */
+    const float *table;    /* [max_pos, half, 2] or NULL */
+    int32_t n_row, half;   /* half = head_dim / 2 */
+    int round_bf16;
+    float *cos_out, *sin_out; /* [n_row, half] */
+} gy_rope_table_args;
+
+typedef enum gy_rope_kind {
+    GY_ROPE_HALF, /* pairs (i, i + half): rotate-half; Ouro, Nanbeige */
+    GY_ROPE_PAIRS /* pairs (2i, 2i + 1), interleaved; Huginn */
+} gy_rope_kind;
+
+/* Adds biases, rotates q and k, writes k and v to the rows' slots. q stays in qkv (rotated, in place); k and v in qkv
+ * are unspecified afterwards. q = round(q + q_bias), k = round(k + k_bias)                                       (where
+ * a bias is given) round_each: a' = round(round(a cos) - round(b sin)), b' = round(round(b cos) + round(a sin))
+ * (models.md 2.6) else:       a' = round(a cos - b sin), b' = round(b cos + a sin), f32 inside (models.md 3.7) With act
+ * F32 both are plain f32 arithmetic. */
+typedef struct gy_rope_kv_args {
+    void *qkv;                   /* [n_row, (n_head + 2 n_head_kv) * head_dim] act: q heads, then k, then v */
+    const void *q_bias, *k_bias; /* [n_head * head_dim], [n_head_kv * head_dim] act, or both NULL */
+    const float *cos, *sin;      /* [n_row, head_dim / 2] */
+    gy_rope_kind kind;
+    int round_each;
+    int32_t n_head;
+    const gy_kv_view *kv; /* host struct */
+    int32_t il;           /* layer within the group */
+    gy_rows rows;
+} gy_rope_kv_args;
+
+/* Causal attention over the slot map. Query head h reads kv head h / (n_head / n_head_kv).
+ *   s_j = (q . k_j) * scale for j = 0..pos[r];  y = round( sum_j softmax(s)_j v_j ), all in f32
+ * (the flash form: scores and weights are not rounded, the result is; models.md 2.6). */
+typedef struct gy_attn_args {
+    const void *q;    /* [n_row, q_stride] act: the first n_head * head_dim of each row */
+    int32_t q_stride; /* elements from row to row */
+    int32_t n_head;
+    float scale;
+    const gy_kv_view *kv; /* host struct */
+    int32_t il;
+    gy_rows rows;
+    void *y; /* [n_row, n_head * head_dim] act */
+} gy_attn_args;
+
+/* The residual connection, in the three places a family may put its norm. RMS as in gy_norm_args. */
+typedef enum gy_residual_kind {
+    GY_RESIDUAL_PRE,    /* h = round(h + b)                 Nanbeige (its norms come before the branch) */
+    GY_RESIDUAL_BRANCH, /* h = round(h + RMS(b; w))         Ouro */
+    GY_RESIDUAL_SUM     /* h = RMS(round(b + h); w)         Huginn */
+} gy_residual_kind;
+typedef struct gy_residual_args {
+    void *h;       /* [n_row, n] act, in place */
+    const void *b; /* [n_row, n] act */
+    const void *w; /* [n] act; unused for PRE */
+    gy_residual_kind kind;
+    float eps;
+    int32_t n_row, n;
+} gy_residual_args;
+
+/* y = round(round(silu(g)) * u), silu(g) = g / (1 + exp(-g)). */
+typedef struct gy_silu_mul_args {
+    const void *gu; /* [n_row, 2 n_ff] act: g then u */
+    int32_t n_row, n_ff;
+    void *y; /* [n_row, n_ff] act */
+} gy_silu_mul_args;
+
+/* y = [a, b] row by row (the adapter's input: concat(state, injection)). */
+typedef struct gy_concat_args {
+    const void *a; /* [n_row, na] act */
+    const void *b; /* [n_row, nb] act */
+    int32_t n_row, na, nb;
+    void *y; /* [n_row, na + nb] act */
+} gy_concat_args;
+
+/* gather: y[r] = x[idx[r]]; scatter: y[idx[r]] = x[r] (idx distinct). Rows of n elements of act. */
+typedef struct gy_move_args {
+    const void *x;
+    const int32_t *idx; /* [n_row] */
+    int32_t n_row, n;
+    void *y;
+} gy_move_args;
+
+/* The exit gate: y[r] = round(w . x[r] + b), one rounding, as f32. */
+typedef struct gy_gate_args {
+    const void *x; /* [n_row, n] act */
+    const void *w; /* [n] act */
+    const void *b; /* [1] act */
+    int32_t n_row, n;
+    float *y; /* [n_row] */
+} gy_gate_args;
+
+/* y[r] = ||x[r] - x_prev[r]|| / max(||x[r]||, 1e-9), sums in f64 (models.md 3.6, latent-diff per token). */
+typedef struct gy_latent_diff_args {
+    const void *x, *x_prev; /* [n_row, n] act */
+    int32_t n_row, n;
+    double *y; /* [n_row] */
+} gy_latent_diff_args;
+
+/* Huginn's initial state (models.md 3.4): truncated normal, mean 0, std, cut at +-3 std, times mult, as a pure function
+ * of (seed[r], pos[r], element): u = (m + 0.5) * 2^-53 with m the 53-bit Philox draw of purpose GY_RAND_LATENT (two
+ * elements per block: words 0,1 and 2,3), x = Phi^-1(Phi(-3) + u (Phi(3) - Phi(-3))), y = round(f32(x * std) * mult).
+ * zero[r] != 0: the row is all zeros. */
+typedef struct gy_latent_init_args {
+    const uint64_t *seed; /* [n_row] host */
+    const int32_t *pos;   /* [n_row] host */
+    const uint8_t *zero;  /* [n_row] host */
+    float std, mult;
+    int32_t n_row, n;
+    void *y; /* [n_row, n] act */
+} gy_latent_init_args;
+
+typedef struct gy_backend gy_backend;
+
+typedef struct gy_ops {
+    const char *name; /* "ref", "cpu-avx512", ... */
+
+    /* Memory of the backend. alloc returns zeroed memory or NULL. For host backends upload and download are copies. */
+    void *(*alloc)(gy_backend *be, size_t bytes);
+    void (*free)(gy_backend *be, void *p, size_t bytes); /* accepts NULL */
+    void (*upload)(gy_backend *be, void *dst, const void *host_src, size_t bytes);
+    void (*download)(gy_backend *be, void *host_dst, const void *src, size_t bytes); /* waits for what was queued */
+    gy_status (*sync)(gy_backend *be, gy_err *err); /* waits; returns and clears the first error since the last sync */
+    void (*destroy)(gy_backend *be);
+
+    void (*embed)(gy_backend *be, const gy_embed_args *a);
+    void (*norm)(gy_backend *be, const gy_norm_args *a);
+    void (*linear)(gy_backend *be, const gy_linear_args *a);
+    void (*rope_table)(gy_backend *be, const gy_rope_table_args *a);
+    void (*rope_kv)(gy_backend *be, const gy_rope_kv_args *a);
+    void (*attn)(gy_backend *be, const gy_attn_args *a);
+    void (*residual)(gy_backend *be, const gy_residual_args *a);
+    void (*silu_mul)(gy_backend *be, const gy_silu_mul_args *a);
+    void (*concat)(gy_backend *be, const gy_concat_args *a);
+    void (*gather)(gy_backend *be, const gy_move_args *a);
+    void (*scatter)(gy_backend *be, const gy_move_args *a);
+    void (*gate)(gy_backend *be, const gy_gate_args *a);
+    void (*latent_diff)(gy_backend *be, const gy_latent_diff_args *a);
+    void (*latent_init)(gy_backend *be, const gy_latent_init_args *a);
+} gy_ops;
+
+/* The part of a backend that everyone may see; each backend's own struct begins with it. Engine lifetime. */
+struct gy_backend {
+    const gy_ops *ops;
+    gy_dtype act;
+    int is_host; /* its memory can be read and written by plain loads and stores */
+};
+
+/* Upper bounds that let a backend size its workspace once: no operation may exceed them. */
+typedef struct gy_ops_limits {
+    int32_t max_row; /* rows of one batch */
+    int32_t max_k;   /* longest row of any linear's input */
+    int32_t max_len; /* longest context: pos < max_len */
+} gy_ops_limits;
+
+/* ---- the host backends ----------------------------------------------------------------------------------------- */
+
+gy_status gy_backend_ref_create(gy_dtype act, gy_err *err, gy_backend **out);
+
+typedef struct gy_cpu_opts {
+    gy_dtype act;
+    int n_thread; /* 0 = physical cores */
+    int pin;
+    gy_ops_limits limits;
+} gy_cpu_opts;
+/* Chooses the variant by gy_cpu_features() (mask included). Fails with GY_E_UNSUPPORTED below AVX2: use ref then. */
+gy_status gy_backend_cpu_create(const gy_cpu_opts *o, gy_err *err, gy_backend **out);
+
+void gy_backend_destroy(gy_backend *be); /* accepts NULL */
+
+#endif

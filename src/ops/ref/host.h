@@ -1,0 +1,96 @@
+/* What the two host backends share: plain memory, and the access to one element of an activation or a weight.
+ * Also the one operation whose result must not differ by a bit between backends that run on the same machine: the
+ * initial latent state, which is drawn, not computed from rounded inputs.
+ * Not here: anything that a backend could do faster. Both backends include this file; models never do.
+ */
+#ifndef GY_OPS_REF_HOST_H
+#define GY_OPS_REF_HOST_H
+
+#include "base/mem.h"
+#include "base/philox.h"
+#include "ops/ops.h"
+
+#include <string.h>
+
+/* From this size on memory comes in pages from the system (lazily committed, huge pages), below it from the heap. The
+ * size alone decides, so that free needs no other record. */
+enum { GY_HOST_PAGES_FROM = 64 << 10 };
+
+static inline void *gy_host_alloc(gy_backend *be, size_t bytes) {
+    (void)be;
+    if (bytes >= GY_HOST_PAGES_FROM) return gy_mem_map_pages(GY_MEM_ENGINE, bytes);
+    return gy_mem_alloc(GY_MEM_ENGINE, bytes ? bytes : 1, 1);
+}
+
+static inline void gy_host_free(gy_backend *be, void *p, size_t bytes) {
+    (void)be;
+    if (!p) return;
+    if (bytes >= GY_HOST_PAGES_FROM) {
+        gy_mem_unmap_pages(GY_MEM_ENGINE, p, bytes);
+    } else {
+        gy_mem_free(p);
+    }
+}
+
+static inline void gy_host_copy(gy_backend *be, void *dst, const void *src, size_t bytes) {
+    (void)be;
+    if (bytes) memcpy(dst, src, bytes);
+}
+
+static inline gy_status gy_host_sync(gy_backend *be, gy_err *err) { /* host operations cannot fail */
+    (void)be;
+    (void)err;
+    return GY_OK;
+}
+
+/* Element i of an array of F32, F16 or BF16; other types never reach an operation (model loading refuses them). */
+static inline float gy_host_get(const void *p, gy_dtype t, int64_t i) {
+    if (t == GY_F32) return ((const float *)p)[i];
+    uint16_t h = ((const uint16_t *)p)[i];
+    return t == GY_BF16 ? gy_bf16_to_f32(h) : gy_f16_to_f32(h);
+}
+
+static inline void gy_host_put(void *p, gy_dtype act, int64_t i, float v) {
+    if (act == GY_F32) {
+        ((float *)p)[i] = v;
+    } else {
+        ((uint16_t *)p)[i] = gy_f32_to_bf16(v);
+    }
+}
+
+/* round() of the contracts: to act. */
+static inline float gy_host_round(gy_dtype act, float v) {
+    return act == GY_BF16 ? gy_bf16_round(v) : v;
+}
+
+/* Row i of a weight that may lie in several parts. */
+static inline const void *gy_host_weight_row(const gy_weight *w, int64_t i) {
+    int ip = 0;
+    while (i >= w->part[ip].n) i -= w->part[ip++].n;
+    return (const char *)w->part[ip].data + (size_t)i * (size_t)w->k * (w->dtype == GY_F32 ? 4 : 2);
+}
+
+static inline const void *gy_host_row(const void *p, gy_dtype act, int64_t i, int64_t stride) {
+    return (const char *)p + i * stride * (act == GY_F32 ? 4 : 2);
+}
+
+/* One draw of Huginn's initial state (ops.h, gy_latent_init_args; models.md 3.4). */
+static inline float gy_host_latent(uint32_t hi, uint32_t lo, float std, float mult) {
+    const double tail = 0.0013498980316300933; /* Phi(-3) */
+    double u = gy_rand_unit_f64(hi, lo) + 0x1p-54;
+    double x = gy_normal_quantile(tail + u * ((1.0 - tail) - tail));
+    return (float)(x * (double)std) * mult;
+}
+
+static inline void gy_host_latent_row(const gy_latent_init_args *a, gy_dtype act, int64_t r) {
+    for (int32_t i = 0; i < a->n; i += 2) {
+        uint32_t word[4];
+        gy_rand_block(a->seed[r], 0, (uint32_t)a->pos[r], GY_RAND_LATENT, (uint32_t)i / 2, word);
+        for (int32_t e = 0; e < 2 && i + e < a->n; e++) {
+            float v = a->zero[r] ? 0.0f : gy_host_latent(word[2 * e], word[2 * e + 1], a->std, a->mult);
+            gy_host_put(a->y, act, r * a->n + i + e, v);
+        }
+    }
+}
+
+#endif

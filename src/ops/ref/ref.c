@@ -1,0 +1,82 @@
+/* The reference backend: its object, its table, and the operations that only move rows. Plain C, one obvious loop per
+ * operation, never optimised: it says what right is, and every other backend is compared with it.
+ * It holds nothing but its activation dtype and allocates nothing while it computes.
+ */
+#include "ops/ref/host.h"
+#include "ops/ref/ref_ops.h"
+
+void gy_ref_embed(gy_backend *be, const gy_embed_args *a) {
+    int64_t n = a->table->k;
+    for (int64_t r = 0; r < a->n_row; r++) {
+        const void *row = gy_host_weight_row(a->table, a->ids[r]);
+        for (int64_t i = 0; i < n; i++)
+            gy_host_put(a->y, be->act, r * n + i, gy_host_get(row, a->table->dtype, i) * a->scale);
+    }
+}
+
+void gy_ref_concat(gy_backend *be, const gy_concat_args *a) {
+    int64_t n = (int64_t)a->na + a->nb;
+    for (int64_t r = 0; r < a->n_row; r++) {
+        for (int64_t i = 0; i < a->na; i++)
+            gy_host_put(a->y, be->act, r * n + i, gy_host_get(a->a, be->act, r * a->na + i));
+        for (int64_t i = 0; i < a->nb; i++)
+            gy_host_put(a->y, be->act, r * n + a->na + i, gy_host_get(a->b, be->act, r * a->nb + i));
+    }
+}
+
+static void row_copy(gy_backend *be, const gy_move_args *a, int64_t dst, int64_t src) {
+    for (int64_t i = 0; i < a->n; i++)
+        gy_host_put(a->y, be->act, dst * a->n + i, gy_host_get(a->x, be->act, src * a->n + i));
+}
+
+void gy_ref_gather(gy_backend *be, const gy_move_args *a) {
+    for (int64_t r = 0; r < a->n_row; r++) row_copy(be, a, r, a->idx[r]);
+}
+
+void gy_ref_scatter(gy_backend *be, const gy_move_args *a) {
+    for (int64_t r = 0; r < a->n_row; r++) row_copy(be, a, a->idx[r], r);
+}
+
+void gy_ref_latent_init(gy_backend *be, const gy_latent_init_args *a) {
+    for (int64_t r = 0; r < a->n_row; r++) gy_host_latent_row(a, be->act, r);
+}
+
+static void ref_destroy(gy_backend *be) {
+    gy_mem_free(be);
+}
+
+static const gy_ops ref_ops = {
+    .name = "ref",
+    .alloc = gy_host_alloc,
+    .free = gy_host_free,
+    .upload = gy_host_copy,
+    .download = gy_host_copy,
+    .sync = gy_host_sync,
+    .destroy = ref_destroy,
+    .embed = gy_ref_embed,
+    .norm = gy_ref_norm,
+    .linear = gy_ref_linear,
+    .rope_table = gy_ref_rope_table,
+    .rope_kv = gy_ref_rope_kv,
+    .attn = gy_ref_attn,
+    .residual = gy_ref_residual,
+    .silu_mul = gy_ref_silu_mul,
+    .concat = gy_ref_concat,
+    .gather = gy_ref_gather,
+    .scatter = gy_ref_scatter,
+    .gate = gy_ref_gate,
+    .latent_diff = gy_ref_latent_diff,
+    .latent_init = gy_ref_latent_init,
+};
+
+gy_status gy_backend_ref_create(gy_dtype act, gy_err *err, gy_backend **out) {
+    if (act != GY_F32 && act != GY_BF16)
+        return gy_err_set(err, GY_E_UNSUPPORTED, "ref backend: activations in %s; use f32 or bf16", gy_dtype_name(act));
+    gy_backend *be = gy_mem_alloc(GY_MEM_ENGINE, 1, sizeof *be);
+    if (!be) return gy_err_set(err, GY_E_NOMEM, "ref backend: no memory for %zu bytes", sizeof *be);
+    be->ops = &ref_ops;
+    be->act = act;
+    be->is_host = 1;
+    *out = be;
+    return GY_OK;
+}

@@ -1,0 +1,386 @@
+#!/bin/sh
+# gyre's one command: ./do help lists what it can do. POSIX sh, so that a bare Debian runs it.
+#
+# This is the only place that installs anything. Distribution packages come from apt-get, only those that are missing and
+# only for the command that was asked for; Python packages go into .venv. Everything that is built lies under build/.
+set -eu
+cd "$(dirname "$0")"
+root=$(pwd)
+logs=build/logs
+
+say() { printf '%s\n' "$*"; }
+die() {
+    printf 'do: %s\n' "$*" >&2
+    exit 1
+}
+
+# ---- packages --------------------------------------------------------------------------------------------------------
+
+pkgs_build='gcc libc6-dev cmake ninja-build pkg-config libjansson-dev libpcre2-dev libutf8proc-dev'
+pkgs_test="$pkgs_build libcmocka-dev clang clang-format clang-tidy libclang-rt-dev shellcheck git"
+pkgs_fuzz="$pkgs_build libcmocka-dev clang libclang-rt-dev"
+pkgs_python='python3 python3-venv'
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        die "this step needs root: run it as root, install sudo, or run yourself: $*"
+    fi
+}
+
+missing_packages() {
+    for p in $1; do
+        state=$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null) || state=absent
+        [ "$state" = installed ] || printf ' %s' "$p"
+    done
+}
+
+apt() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=3 "$@"; }
+
+# need REASON "PACKAGE...": installs those of the packages that are not there.
+need() {
+    if ! command -v apt-get >/dev/null; then
+        say "packages: no apt-get here, so nothing is installed; $1 needs the equivalents of: $2"
+        return 0
+    fi
+    missing=$(missing_packages "$2")
+    [ -n "$missing" ] || return 0
+    say "packages: installing for $1:$missing"
+    mkdir -p "$logs"
+    # shellcheck disable=SC2086 # a list of words
+    { apt update && apt install -y --no-install-recommends $missing; } >"$logs/apt.log" 2>&1 </dev/null || {
+        tail -n 30 "$logs/apt.log" >&2
+        die "apt-get failed (above; whole log in $logs/apt.log)"
+    }
+}
+
+# .venv with exactly tests/requirements.txt. Made again when that file changes.
+need_python() {
+    need 'the black-box tests' "$pkgs_python"
+    py=/usr/bin/python3
+    [ -x "$py" ] || py=python3
+    if cmp -s tests/requirements.txt .venv/requirements.txt; then return 0; fi
+    say "packages: installing into .venv for the black-box tests: $(grep -v '^#' tests/requirements.txt | tr '\n' ' ')"
+    mkdir -p "$logs"
+    {
+        rm -rf .venv &&
+            "$py" -m venv .venv &&
+            .venv/bin/python -m pip install --disable-pip-version-check -r tests/requirements.txt &&
+            cp tests/requirements.txt .venv/requirements.txt
+    } >"$logs/python.log" 2>&1 </dev/null || {
+        tail -n 30 "$logs/python.log" >&2
+        die "the Python packages could not be installed (above; whole log in $logs/python.log)"
+    }
+}
+
+has_e2e() { ls tests/e2e/test_*.py >/dev/null 2>&1; }
+
+# ---- stages ----------------------------------------------------------------------------------------------------------
+
+passed=0
+failed=0
+stage_rc=0
+
+# stage NAME COMMAND...: runs it with its output in build/logs/NAME.log, prints one line with the time, and the tail of the
+# log when it failed. Never ends the script: the caller looks at stage_rc. The subshell is not part of a condition,
+# because errexit would be off inside it then.
+stage() {
+    name=$1
+    shift
+    mkdir -p "$logs"
+    log=$logs/$name.log
+    printf '%-24s ' "$name"
+    begun=$(date +%s)
+    set +e
+    (
+        set -e
+        "$@"
+    ) >"$log" 2>&1 </dev/null
+    stage_rc=$?
+    set -e
+    took=$(($(date +%s) - begun))
+    if [ "$stage_rc" = 0 ]; then
+        printf 'ok     %4d s  %s\n' "$took" "$(stage_note "$log")"
+    else
+        printf 'FAILED %4d s  log: %s\n' "$took" "$log"
+        sed 's/^/    | /' "$log" | tail -n 60
+    fi
+}
+
+# The last line of a log that sums it up, if it has one.
+stage_note() { sed -n -e 's/^note: //p' -e '/tests passed.*out of/p' -e '/^=* .*passed.* in .*s/p' "$1" | tail -n 1; }
+
+# A stage that counts as one test.
+check() {
+    stage "$@"
+    if [ "$stage_rc" = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+}
+
+# A stage whose log ends with ctest's or pytest's sum, which is added to the total.
+suite() {
+    stage "$@"
+    counts=$(awk '
+        /tests passed, [0-9]+ tests failed out of [0-9]+/ { f = $4; t = $9; p += t - f; n += f }
+        /^=+ .* in [0-9.]+s/ { for (i = 2; i <= NF; i++) {
+            if ($i ~ /^passed/) p += $(i - 1)
+            if ($i ~ /^(failed|errors?)/) n += $(i - 1) } }
+        END { printf "%d %d", p, n }' "$log")
+    passed=$((passed + ${counts% *}))
+    failed=$((failed + ${counts#* }))
+    if [ "$stage_rc" != 0 ] && [ "${counts#* }" = 0 ]; then failed=$((failed + 1)); fi
+    if [ "$stage_rc" = 0 ] && [ "$counts" = '0 0' ]; then
+        say "    | $name ran no test"
+        failed=$((failed + 1))
+    fi
+}
+
+# ---- build -----------------------------------------------------------------------------------------------------------
+
+jobs() { nproc 2>/dev/null || echo 2; }
+
+configure() {
+    # The tests are part of a build only when they were asked for: a user who builds needs no cmocka. The compile commands
+    # of the release build are what the header check and clang-tidy read.
+    cmake --preset "$1" -DGY_TESTS="$2"
+}
+
+build() {
+    configure "$1" "$2"
+    cmake --build --preset "$1" -j "$(jobs)"
+}
+
+build_release() {
+    need 'building gyre' "$pkgs_build"
+    stage build-release build release "$(keep_tests)"
+    [ "$stage_rc" = 0 ] || exit 1
+}
+
+# A build folder that already has the tests keeps them: switching them off would throw away what was built.
+keep_tests() {
+    if grep -qs '^GY_TESTS:BOOL=ON' build/release/CMakeCache.txt; then echo ON; else echo OFF; fi
+}
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+
+our_sources() { find src include tests bench tools -name '*.[ch]' -type f 2>/dev/null | sort; }
+
+check_format() {
+    version=$(clang-format --version | sed -n 's/.*version \([0-9]*\).*/\1/p')
+    if [ "$version" != 14 ]; then
+        say "note: skipped: versions differ in taste, and this is clang-format $version, not 14"
+        return 0
+    fi
+    our_sources | xargs -r clang-format --dry-run -Werror
+}
+
+check_scripts() { shellcheck ./do .ci/run tests/tools/*.sh; }
+
+check_tidy() {
+    command -v clang-tidy >/dev/null || die 'clang-tidy is not installed'
+    find src bench -name '*.c' -type f | sort | xargs -r -P "$(jobs)" -n 1 tests/tools/tidy.sh build/release build/tidy
+}
+
+quick_checks() {
+    check check-format check_format
+    check check-scripts check_scripts
+    check check-tools tests/tools/test_tools.sh
+    check check-includes tests/tools/includes.sh .
+    check check-readmes tests/tools/readmes.sh .
+    check configure configure release ON
+    [ "$stage_rc" = 0 ] || return 0
+    check check-headers tests/tools/headers.sh . build/release/compile_commands.json
+    check check-tidy check_tidy
+}
+
+# ---- tests -----------------------------------------------------------------------------------------------------------
+
+# Tests of the preset; those with the label "serial" measure time or take all cores and run alone.
+run_ctest() {
+    preset=$1
+    shift
+    # The thread sanitizer of gcc 12 cannot map its shadow under high address-space randomisation.
+    plain=
+    if [ "$preset" = tsan ] && setarch "$(uname -m)" -R true 2>/dev/null; then plain="setarch $(uname -m) -R"; fi
+    rc=0
+    $plain ctest --preset "$preset" -j "$(jobs)" -LE serial "$@" || rc=$?
+    if ctest --preset "$preset" -N -L serial "$@" | grep -q 'Test *#'; then
+        $plain ctest --preset "$preset" -j 1 -L serial "$@" || rc=$?
+    fi
+    return "$rc"
+}
+
+run_e2e() { .venv/bin/python -m pytest -q -p no:cacheprovider --durations=5 tests/e2e; }
+
+# build_and_test PRESET: a build that fails counts as one failed test, and its tests are not run.
+build_and_test() {
+    check "build-$1" build "$1" ON
+    [ "$stage_rc" = 0 ] || return 0
+    suite "test-$1" run_ctest "$1"
+}
+
+finish() {
+    say "$passed passed, $failed failed"
+    [ "$failed" = 0 ]
+}
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+cmd_build() {
+    build_release
+    say 'built: build/release/gyre'
+}
+
+cmd_demo() {
+    build_release
+    prompt=${1:-The loop runs again, and}
+    say
+    say "model:  models/demo. It lies in this repository. Unless its README says otherwise it is SYNTHETIC: random weights"
+    say "        and a byte-level tokenizer, so what follows shows that the engine runs, not that a model has learnt."
+    say "prompt: $prompt"
+    say
+    build/release/gyre run models/demo --prompt "$prompt" --max-tokens 48
+}
+
+cmd_deps() {
+    need 'building and testing gyre' "$pkgs_test"
+    if has_e2e; then need_python; fi
+}
+
+cmd_check() {
+    need 'building and checking gyre' "$pkgs_test"
+    quick_checks
+    finish
+}
+
+cmd_test() {
+    started=$(date +%s)
+    cmd_deps
+    say "packages: all there ($(($(date +%s) - started)) s)"
+    quick_checks
+    build_and_test release
+    build_and_test asan
+    build_and_test tsan
+    if has_e2e; then suite test-e2e run_e2e; fi
+    say "all stages took $(($(date +%s) - started)) s"
+    finish
+}
+
+cmd_test_gpu() {
+    if [ ! -d src/ops/cuda ]; then
+        say 'skipped: this version has no CUDA backend yet, so there is nothing to test on a GPU'
+    elif ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
+        say 'skipped: no NVIDIA GPU here (nvidia-smi finds none)'
+    elif ! command -v nvcc >/dev/null; then
+        say 'skipped: there is a GPU but no CUDA compiler (nvcc)'
+    else
+        die 'src/ops/cuda exists, but ./do does not know yet how to test it'
+    fi
+}
+
+cmd_bench() {
+    build_release
+    ran=0
+    for b in build/release/bench/*; do
+        if [ -f "$b" ] && [ -x "$b" ]; then
+            say "== $(basename "$b")"
+            "$b" "$@"
+            ran=$((ran + 1))
+        fi
+    done
+    [ "$ran" -gt 0 ] || die 'no benchmark was built (bench/)'
+}
+
+cmd_fuzz() {
+    seconds=${1:-60}
+    case $seconds in '' | *[!0-9]*) die "fuzz: seconds must be a number, found '$seconds'" ;; esac
+    need 'fuzzing' "$pkgs_fuzz"
+    names=$(for f in tests/fuzz/fuzz_*.c; do [ -f "$f" ] && basename "$f" .c; done)
+    [ -n "$names" ] || die 'no fuzz target in tests/fuzz'
+    # shellcheck disable=SC2086 # a list of words
+    stage build-fuzz build_fuzz $names
+    [ "$stage_rc" = 0 ] || exit 1
+    say "fuzzing each target for $seconds s, two at a time; new inputs are kept in build/fuzz-corpus"
+    mkdir -p build/fuzz-crashes "$logs"
+    # shellcheck disable=SC2086
+    printf '%s\n' $names | xargs -P 2 -n 1 tests/tools/fuzz_one.sh "$seconds" || die 'fuzz: some targets failed, see above'
+}
+
+build_fuzz() {
+    configure fuzz ON
+    cmake --build --preset fuzz -j "$(jobs)" --target "$@"
+}
+
+cmd_install() {
+    prefix=/usr/local
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --prefix)
+            [ $# -ge 2 ] || die 'install: --prefix needs a directory'
+            prefix=$2
+            shift 2
+            ;;
+        --prefix=*)
+            prefix=${1#--prefix=}
+            shift
+            ;;
+        *) die "install: unknown argument '$1' (known: --prefix DIR)" ;;
+        esac
+    done
+    case $prefix in /*) ;; *) prefix=$root/$prefix ;; esac
+    build_release
+    # What of the prefix exists already decides whether root is needed.
+    at=$prefix
+    while [ ! -e "$at" ]; do at=$(dirname "$at"); done
+    if [ -w "$at" ]; then put=; else put=as_root; fi
+    $put install -D -m 755 build/release/gyre "$prefix/bin/gyre"
+    $put install -D -m 644 LICENSE "$prefix/share/doc/gyre/LICENSE"
+    $put install -D -m 644 README.md "$prefix/share/doc/gyre/README.md"
+    if [ -f docs/gyre.1 ]; then $put install -D -m 644 docs/gyre.1 "$prefix/share/man/man1/gyre.1"; fi
+    for f in models/demo/*; do
+        if [ -f "$f" ]; then $put install -D -m 644 "$f" "$prefix/share/gyre/$f"; fi
+    done
+    say "installed: $prefix/bin/gyre, the manual page gyre(1), $prefix/share/gyre/models/demo, the licence"
+}
+
+cmd_help() {
+    cat <<'EOF'
+usage: ./do COMMAND
+
+  demo [PROMPT]           install what is missing, build, generate text with the model of this repository
+  test                    install what is missing, build, run every check and test
+  build                   build/release/gyre
+  check                   the quick part of test: format, scripts, includes, headers, clang-tidy
+  bench [ARGS]            build and run the benchmarks
+  fuzz [SECONDS]          run each fuzz target for that long (60)
+  test-gpu                tests that need an NVIDIA GPU
+  install [--prefix DIR]  program, manual page, demo model and licence, under /usr/local by default
+  deps                    only install what the others need
+  help                    this text
+
+Missing Debian packages are installed with apt-get, as root or through sudo; Python packages into .venv.
+Logs of all stages are in build/logs.
+EOF
+}
+
+command=${1:-help}
+[ $# -eq 0 ] || shift
+case $command in
+build) cmd_build "$@" ;;
+demo) cmd_demo "$@" ;;
+test) cmd_test "$@" ;;
+check) cmd_check "$@" ;;
+test-gpu) cmd_test_gpu "$@" ;;
+bench) cmd_bench "$@" ;;
+fuzz) cmd_fuzz "$@" ;;
+install) cmd_install "$@" ;;
+deps) cmd_deps "$@" ;;
+help | -h | --help) cmd_help ;;
+*)
+    cmd_help >&2
+    printf "do: unknown command '%s'\n" "$command" >&2
+    exit 2
+    ;;
+esac

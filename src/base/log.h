@@ -19,4 +19,7 @@ int gy_log_enabled(gy_log_level level);
 void gy_log(gy_log_level level, const char *area, const char *msg, const char *kv_fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* Writes s (NULL: empty) quoted and escaped into buf, cut to fit, and returns buf: for string values of kv_fmt. */
+const char *gy_log_quote(const char *s, char *buf, int cap);
+
 #endif

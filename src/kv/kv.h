@@ -25,6 +25,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { GY_KV_BLOCK_LEN = 16 }; /* slots of a block (ops.h says the same as GY_BLOCK_SLOTS) */
+
 typedef enum gy_kv_layout { GY_KV_LAST_EXITED, GY_KV_SHARED, GY_KV_CYCLIC } gy_kv_layout;
 typedef enum gy_kv_group { GY_KV_CORE, GY_KV_BOUNDARY, GY_KV_GROUPS } gy_kv_group;
 
@@ -73,6 +75,11 @@ int64_t gy_kv_map_off(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t depth
 void *gy_kv_arena(const gy_kv *kv, gy_kv_group g);
 
 int32_t gy_kv_n_free(const gy_kv *kv, gy_kv_group g); /* O(1) */
+/* A reference held by neither a sequence nor the free list (a cache, a transfer): the block, which must be in use,
+ * outlives its sequence until unref. The holder gives back exactly what it took. */
+void gy_kv_block_ref(gy_kv *kv, gy_kv_group g, int32_t block);
+void gy_kv_block_unref(gy_kv *kv, gy_kv_group g, int32_t block);
+
 /* Tokens that hold a slot of their own on this plane. */
 int32_t gy_kv_plane_len(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t plane);
 

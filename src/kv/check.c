@@ -1,0 +1,170 @@
+/* The KV cache's validity checker: recomputes from the logs and the map what the counters claim. It trusts no index
+ * before it has checked it, so that it reports corruption instead of crashing on it. Allocates nothing: it may run
+ * inside a guarded step. Cost: everything that is open; tests and debug builds only.
+ */
+#include "kv/kv_int.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct checker {
+    const gy_kv *kv;
+    const kv_pool *p;
+    const char *group;
+    char *buf;
+    size_t cap;
+} checker;
+
+/* Always 0, so that a rule reads `return bad(...)`. */
+static int __attribute__((format(printf, 2, 3))) bad(const checker *c, const char *fmt, ...) {
+    va_list ap;
+    int n = snprintf(c->buf, c->cap, "kv %s: ", c->group);
+    if (n < 0 || (size_t)n >= c->cap) return 0;
+    va_start(ap, fmt);
+    vsnprintf(c->buf + n, c->cap - (size_t)n, fmt, ap);
+    va_end(ap);
+    return 0;
+}
+
+static int seqs_valid(const checker *c) {
+    const gy_kv *kv = c->kv;
+    int32_t n_open = 0;
+    for (int32_t s = 0; s < kv->cfg.max_seqs; s++) {
+        const kv_seq *q = &kv->seq[s];
+        if (q->open != 0 && q->open != 1) return bad(c, "seq %d: open is %d", s, q->open);
+        if (q->ready < 0 || q->ready > kv->cfg.max_len) return bad(c, "seq %d: ready is %d", s, q->ready);
+        if (q->open && (q->max_tok < 1 || q->max_tok > q->ready)) return bad(c, "seq %d: max_tok %d", s, q->max_tok);
+        n_open += q->open;
+    }
+    if (n_open + kv->n_seq_free != kv->cfg.max_seqs)
+        return bad(c, "%d open + %d free sequences are not %d", n_open, kv->n_seq_free, kv->cfg.max_seqs);
+    for (int32_t i = 0; i < kv->n_seq_free; i++) {
+        int32_t s = kv->seq_free[i];
+        if (s < 0 || s >= kv->cfg.max_seqs || kv->seq[s].open) return bad(c, "sequence %d on the free list", s);
+        for (int32_t j = 0; j < i; j++)
+            if (kv->seq_free[j] == s) return bad(c, "sequence %d is free twice", s);
+    }
+    return 1;
+}
+
+/* scratch[b] becomes -1 for the blocks on the free list. */
+static int free_list_valid(const checker *c) {
+    const kv_pool *p = c->p;
+    memset(p->scratch, 0, (size_t)p->n_block * sizeof *p->scratch);
+    if (p->n_free < 0 || p->n_free > p->n_block) return bad(c, "%d free of %d blocks", p->n_free, p->n_block);
+    for (int32_t i = 0; i < p->n_free; i++) {
+        int32_t b = p->free[i];
+        if (b < 0 || b >= p->n_block) return bad(c, "block %d on the free list", b);
+        if (p->scratch[b]) return bad(c, "block %d is free twice", b);
+        p->scratch[b] = -1;
+    }
+    return 1;
+}
+
+/* One plane's log: its length fits, its blocks are in use and in no other log. scratch[b] counts the owners. */
+static int log_valid(const checker *c, int32_t seq, int32_t plane) {
+    const kv_pool *p = c->p;
+    int64_t i = kv_plane_index(p, seq, plane);
+    const int32_t *log = kv_log(p, seq, plane);
+    int32_t cap = c->kv->seq[seq].open ? c->kv->seq[seq].max_tok : 0;
+    if (p->len[i] < 0 || p->len[i] > cap) return bad(c, "seq %d plane %d: length %d", seq, plane, p->len[i]);
+    if (plane > 0 && p->len[i] > p->len[i - 1])
+        return bad(c, "seq %d plane %d: length %d, above it %d", seq, plane, p->len[i], p->len[i - 1]);
+    for (int32_t k = 0; k * GY_KV_BLOCK_LEN < p->len[i]; k++) {
+        if (log[k] < 0 || log[k] >= p->n_block) return bad(c, "seq %d plane %d: block %d", seq, plane, log[k]);
+        if (p->scratch[log[k]] < 0) return bad(c, "seq %d plane %d owns free block %d", seq, plane, log[k]);
+        if (p->scratch[log[k]]++) return bad(c, "seq %d plane %d: block %d has two logs", seq, plane, log[k]);
+    }
+    return 1;
+}
+
+/* Reference counts equal owners; every block is either free or owned. */
+static int refs_valid(const checker *c) {
+    const kv_pool *p = c->p;
+    int32_t n_used = 0;
+    for (int32_t b = 0; b < p->n_block; b++) {
+        int is_free = p->scratch[b] < 0;
+        int32_t owners = (is_free ? 0 : p->scratch[b]) + p->held[b];
+        if (p->held[b] < 0 || p->refs[b] != owners)
+            return bad(c, "block %d: %d references, %d owners of which %d outside", b, p->refs[b], owners, p->held[b]);
+        if (is_free != (owners == 0)) return bad(c, "block %d: free %d, owners %d", b, is_free, owners);
+        n_used += !is_free;
+    }
+    if (n_used + p->n_free != p->n_block) return bad(c, "%d free + %d owned != %d", p->n_free, n_used, p->n_block);
+    return 1;
+}
+
+/* The planes are dense and in position order: the n-th token that owns a slot on the plane has its n-th slot. */
+static int plane_valid(const checker *c, int32_t seq, int32_t plane, int32_t n_tok) {
+    const kv_pool *p = c->p;
+    int64_t i = kv_plane_index(p, seq, plane);
+    int32_t n = 0, last = -1;
+    for (int32_t pos = 0; pos < n_tok; pos++) {
+        if (!kv_owns(c->kv, p, seq, plane, pos)) continue;
+        if (n == p->len[i]) return bad(c, "seq %d plane %d: more tokens than its length %d", seq, plane, n);
+        int32_t slot = kv_map_row(c->kv, p, seq, plane)[pos];
+        int32_t due = kv_log(p, seq, plane)[n / GY_KV_BLOCK_LEN] * GY_KV_BLOCK_LEN + n % GY_KV_BLOCK_LEN;
+        if (slot != due) return bad(c, "seq %d plane %d pos %d: slot %d, not %d", seq, plane, pos, slot, due);
+        last = pos;
+        n++;
+    }
+    if (n != p->len[i]) return bad(c, "seq %d plane %d: %d tokens, length %d", seq, plane, n, p->len[i]);
+    if (last != p->last[i]) return bad(c, "seq %d plane %d: last %d, not %d", seq, plane, p->last[i], last);
+    return 1;
+}
+
+/* One token's column: owned planes are 0..e; a depth of an owned plane shows that plane's slot; all other depths show
+ * slot(e), or all are unset because the token has not left the core. */
+static int token_valid(const checker *c, int32_t seq, int32_t pos) {
+    const kv_pool *p = c->p;
+    int32_t n_own = 0, left = -1;
+    while (n_own < p->n_plane && kv_owns(c->kv, p, seq, n_own, pos)) n_own++;
+    if (n_own == 0) return bad(c, "seq %d pos %d: no slot on plane 0", seq, pos);
+    for (int32_t d = 0; d < p->n_map; d++) {
+        int32_t slot = kv_map_row(c->kv, p, seq, d)[pos], plane = d % p->n_plane, own = plane < n_own;
+        int32_t due = kv_map_row(c->kv, p, seq, own ? plane : n_own - 1)[pos];
+        if (slot != due && (own || slot != -1))
+            return bad(c, "seq %d depth %d pos %d: slot %d, not %d", seq, d, pos, slot, due);
+        if (!own && left >= 0 && left != (slot != -1)) return bad(c, "seq %d pos %d: left by halves", seq, pos);
+        if (!own) left = slot != -1;
+    }
+    return 1;
+}
+
+static int seq_map_valid(const checker *c, int32_t seq) {
+    const kv_pool *p = c->p;
+    int32_t n_tok = p->len[kv_plane_index(p, seq, 0)];
+    for (int32_t pos = 0; pos < n_tok; pos++)
+        if (!token_valid(c, seq, pos)) return 0;
+    for (int32_t plane = 0; plane < p->n_plane; plane++)
+        if (!plane_valid(c, seq, plane, n_tok)) return 0;
+    for (int32_t d = 0; d < p->n_map; d++)
+        for (int32_t pos = n_tok; pos < c->kv->seq[seq].ready; pos++)
+            if (kv_map_row(c->kv, p, seq, d)[pos] != -1)
+                return bad(c, "seq %d depth %d pos %d: set, but no such token", seq, d, pos);
+    return 1;
+}
+
+static int pool_valid(const checker *c) {
+    if (!free_list_valid(c)) return 0;
+    for (int32_t s = 0; s < c->kv->cfg.max_seqs; s++)
+        for (int32_t plane = 0; plane < c->p->n_plane; plane++)
+            if (!log_valid(c, s, plane)) return 0;
+    if (!refs_valid(c)) return 0;
+    for (int32_t s = 0; s < c->kv->cfg.max_seqs; s++)
+        if (!seq_map_valid(c, s)) return 0;
+    return 1;
+}
+
+int gy_kv_is_valid(const gy_kv *kv, char *buf, size_t cap) {
+    checker c = {.kv = kv, .group = "sequences", .buf = buf, .cap = cap};
+    if (!gy_carve_check(&kv->mem)) return bad(&c, "a red zone was written over");
+    if (!seqs_valid(&c)) return 0;
+    for (int g = 0; g < GY_KV_GROUPS; g++) {
+        c.p = &kv->pool[g];
+        c.group = g == GY_KV_CORE ? "core" : "boundary";
+        if (c.p->n_block && !pool_valid(&c)) return 0;
+    }
+    return 1;
+}

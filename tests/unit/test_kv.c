@@ -658,7 +658,7 @@ static void checker_finds_planted_corruption(void **state) {
     plant(kv, &row2[1], 30 * 16, "not"); /* outside of the pool */
     plant(kv, &row2[0], -1, "halves");   /* left after 0, depth 2 not filled */
     plant(kv, &row2[0], row2[0] + 1, "depth");
-    plant(kv, &kv_map_row(kv, p, 0, 3)[1], row2[4], "not"); /* depth 3 was never claimed */
+    plant(kv, &kv_map_row(kv, p, 0, 3)[1], row2[4], "more tokens than its length 0"); /* depth 3 was never claimed */
     plant(kv, &kv_map_row(kv, p, 0, 0)[3], -1, "no slot on plane 0");
     plant(kv, &kv_map_row(kv, p, 0, 0)[20], 3, "no such token");
     gy_kv_destroy(kv);

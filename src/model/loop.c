@@ -1,0 +1,331 @@
+/* The loop driver: see loop.h for what it does and desc.h for the model it runs. The forward pass reads like
+ * models.md 2.3, 3.3 and 4.3; where the families differ, the description says so and nothing here asks for a family's
+ * name.
+ */
+#include "model/loop.h"
+
+#include "base/arena.h"
+
+#include <math.h>
+
+struct gy_loop {
+    gy_model *m;
+    gy_loop_config c;
+    void *mem; /* backend memory: everything below is carved from it */
+    size_t bytes;
+
+    void *state_h, *state_e; /* [n_state, n_embd] act: hidden, injection (inject only) */
+
+    /* One batch's activations, [max_row, ...] act. */
+    void *x;          /* [n_embd] the residual stream */
+    void *prev;       /* [n_embd] the state before the loop */
+    void *a;          /* [n_embd] normed input of a branch */
+    void *b;          /* [n_embd] a branch's output */
+    void *qkv;        /* [(n_head + 2 n_head_kv) head_dim] */
+    void *att;        /* [n_head head_dim] */
+    void *gu;         /* [2 n_ff] */
+    void *f;          /* [n_ff] */
+    void *cat;        /* [2 n_embd] */
+    float *cos, *sin; /* [head_dim / 2] */
+    float *gate;      /* [1] */
+    double *latent;   /* [1] */
+    float *logits;    /* [max_logit, n_vocab] */
+
+    /* The batch's row arrays on the backend. */
+    int32_t *state, *pos, *slot, *ids, *logit_row;
+    int64_t *map_off;
+
+    float *host_logits; /* [max_logit, n_vocab], NULL on a host backend */
+    void *host_row;     /* [n_embd] act, for get and set */
+    gy_rows rows;       /* of the running batch */
+};
+
+static void lay_out(gy_loop *l, gy_carve *c) {
+    const gy_model_desc *d = &l->m->d;
+    size_t act = gy_dtype_bytes(l->m->be->act), row = (size_t)l->c.max_row, state = (size_t)l->c.n_state;
+    size_t embd = (size_t)d->n_embd * act, q = (size_t)d->n_head * (size_t)d->head_dim * act;
+    size_t kv = (size_t)d->n_head_kv * (size_t)d->head_dim * act, half = (size_t)d->head_dim / 2;
+    l->state_h = gy_carve_take(c, state, embd);
+    l->state_e = d->inject ? gy_carve_take(c, state, embd) : NULL;
+    l->x = gy_carve_take(c, row, embd);
+    l->prev = gy_carve_take(c, row, embd);
+    l->a = gy_carve_take(c, row, embd);
+    l->b = gy_carve_take(c, row, embd);
+    l->qkv = gy_carve_take(c, row, q + 2 * kv);
+    l->att = gy_carve_take(c, row, q);
+    l->gu = gy_carve_take(c, row, 2 * (size_t)d->n_ff * act);
+    l->f = gy_carve_take(c, row, (size_t)d->n_ff * act);
+    l->cat = d->inject ? gy_carve_take(c, row, 2 * embd) : NULL;
+    l->cos = gy_carve_take(c, row, half * sizeof(float));
+    l->sin = gy_carve_take(c, row, half * sizeof(float));
+    l->gate = gy_carve_take(c, row, sizeof(float));
+    l->latent = gy_carve_take(c, row, sizeof(double));
+    l->state = gy_carve_take(c, row, sizeof(int32_t));
+    l->pos = gy_carve_take(c, row, sizeof(int32_t));
+    l->slot = gy_carve_take(c, row, sizeof(int32_t));
+    l->ids = gy_carve_take(c, row, sizeof(int32_t));
+    l->logit_row = gy_carve_take(c, row, sizeof(int32_t));
+    l->map_off = gy_carve_take(c, row, sizeof(int64_t));
+    l->logits = gy_carve_take(c, (size_t)l->c.max_logit, (size_t)d->n_vocab * sizeof(float));
+}
+
+gy_ops_limits gy_loop_limits(const gy_model_desc *d, int32_t max_row, int32_t max_len) {
+    int32_t k = d->n_embd * (d->inject ? 2 : 1), q = d->n_head * d->head_dim;
+    if (d->n_ff > k) k = d->n_ff;
+    if (q > k) k = q;
+    return (gy_ops_limits){.max_row = max_row, .max_k = k, .max_len = max_len};
+}
+
+gy_status gy_loop_create(gy_model *m, const gy_loop_config *c, gy_err *err, gy_loop **out) {
+    gy_loop *l = gy_mem_alloc(GY_MEM_MODEL, 1, sizeof *l);
+    if (!l) return gy_err_set(err, GY_E_NOMEM, "out of memory");
+    l->m = m;
+    l->c = *c;
+    gy_carve measure = {0};
+    lay_out(l, &measure);
+    l->bytes = measure.used;
+    if (!measure.overflow) l->mem = m->be->ops->alloc(m->be, l->bytes);
+    l->host_row = gy_mem_alloc(GY_MEM_MODEL, (size_t)m->d.n_embd, sizeof(float));
+    if (!m->be->is_host)
+        l->host_logits = gy_mem_alloc(GY_MEM_MODEL, (size_t)c->max_logit, (size_t)m->d.n_vocab * sizeof(float));
+    if (!l->mem || !l->host_row || (!m->be->is_host && !l->host_logits)) {
+        gy_status st = gy_err_set(err, GY_E_NOMEM,
+                                  "no memory for %zu bytes of workspace; lower --max-rows or --max-seqs", l->bytes);
+        gy_loop_destroy(l);
+        return st;
+    }
+    gy_carve carve = {.base = l->mem, .cap = l->bytes};
+    lay_out(l, &carve);
+    *out = l;
+    return GY_OK;
+}
+
+void gy_loop_destroy(gy_loop *l) {
+    if (!l) return;
+    l->m->be->ops->free(l->m->be, l->mem, l->bytes);
+    gy_mem_free(l->host_logits);
+    gy_mem_free(l->host_row);
+    gy_mem_free(l);
+}
+
+size_t gy_loop_workspace_bytes(const gy_loop *l) {
+    return l->bytes;
+}
+
+/* ---- one batch -------------------------------------------------------------------------------------------------- */
+
+static void begin_rows(gy_loop *l, const gy_loop_batch *b) {
+    GY_CHECK(b->n_row <= l->c.max_row);
+    gy_backend *be = l->m->be;
+    size_t n = (size_t)b->n_row;
+    be->ops->upload(be, l->state, b->state, n * sizeof(int32_t));
+    be->ops->upload(be, l->pos, b->pos, n * sizeof(int32_t));
+    if (b->slot) be->ops->upload(be, l->slot, b->slot, n * sizeof(int32_t));
+    if (b->map_off) be->ops->upload(be, l->map_off, b->map_off, n * sizeof(int64_t));
+    l->rows = (gy_rows){.n_row = b->n_row, .pos = l->pos, .slot = l->slot, .map_off = l->map_off};
+}
+
+static void fill_rope(gy_loop *l) {
+    gy_model *m = l->m;
+    m->be->ops->rope_table(m->be, &(gy_rope_table_args){.pos = l->pos,
+                                                        .inv_freq = m->inv_freq,
+                                                        .table = m->rope_table,
+                                                        .n_row = l->rows.n_row,
+                                                        .half = m->d.head_dim / 2,
+                                                        .round_bf16 = m->d.rope_round && m->be->act == GY_BF16,
+                                                        .cos_out = l->cos,
+                                                        .sin_out = l->sin});
+}
+
+static void norm(gy_loop *l, const void *x, const void *w, int32_t n_row, void *y) {
+    gy_model *m = l->m;
+    m->be->ops->norm(m->be, &(gy_norm_args){.x = x, .w = w, .eps = m->d.eps, .n_row = n_row, .n = m->d.n_embd, .y = y});
+}
+
+static void linear(gy_loop *l, const void *x, const gy_weight *w, void *y) {
+    gy_backend *be = l->m->be;
+    be->ops->linear(be, &(gy_linear_args){.x = x, .w = w, .n_row = l->rows.n_row, .y = y});
+}
+
+static void residual(gy_loop *l, const void *branch, const void *w) {
+    gy_model *m = l->m;
+    m->be->ops->residual(m->be, &(gy_residual_args){.h = l->x,
+                                                    .b = branch,
+                                                    .w = w,
+                                                    .kind = m->d.norms,
+                                                    .eps = m->d.eps,
+                                                    .n_row = l->rows.n_row,
+                                                    .n = m->d.n_embd});
+}
+
+static void move_rows(gy_loop *l, int scatter, const void *x, const int32_t *idx, int32_t n_row, void *y) {
+    gy_model *m = l->m;
+    gy_move_args args = {.x = x, .idx = idx, .n_row = n_row, .n = m->d.n_embd, .y = y};
+    if (scatter)
+        m->be->ops->scatter(m->be, &args);
+    else
+        m->be->ops->gather(m->be, &args);
+}
+
+/* One layer over the batch: x (n_row, n_embd) in place. il counts within the KV group of view kv. */
+static void layer_forward(gy_loop *l, const gy_layer *w, const gy_kv_view *kv, int32_t il) {
+    const gy_model_desc *d = &l->m->d;
+    gy_backend *be = l->m->be;
+    norm(l, l->x, w->norm[0], l->rows.n_row, l->a);
+    linear(l, l->a, &w->qkv, l->qkv);
+    be->ops->rope_kv(be, &(gy_rope_kv_args){.qkv = l->qkv,
+                                            .q_bias = w->q_bias,
+                                            .k_bias = w->k_bias,
+                                            .cos = l->cos,
+                                            .sin = l->sin,
+                                            .kind = d->rope,
+                                            .round_each = d->rope_round,
+                                            .n_head = d->n_head,
+                                            .kv = kv,
+                                            .il = il,
+                                            .rows = l->rows});
+    be->ops->attn(be, &(gy_attn_args){.q = l->qkv,
+                                      .q_stride = (d->n_head + 2 * d->n_head_kv) * d->head_dim,
+                                      .n_head = d->n_head,
+                                      .scale = (float)(1.0 / sqrt((double)d->head_dim)),
+                                      .kv = kv,
+                                      .il = il,
+                                      .rows = l->rows,
+                                      .y = l->att});
+    linear(l, l->att, &w->o, l->b);
+    residual(l, l->b, w->norm[1]);
+    norm(l, l->x, w->norm[2], l->rows.n_row, l->a);
+    linear(l, l->a, &w->gate_up, l->gu);
+    be->ops->silu_mul(be, &(gy_silu_mul_args){.gu = l->gu, .n_row = l->rows.n_row, .n_ff = d->n_ff, .y = l->f});
+    linear(l, l->f, &w->down, l->b);
+    residual(l, l->b, w->norm[3]);
+}
+
+static void stage_forward(gy_loop *l, gy_stage stage) {
+    const gy_model *m = l->m;
+    const gy_kv_view *kv = stage == GY_CORE ? &l->c.core : &l->c.boundary;
+    int32_t first = stage == GY_CODA ? m->d.n_layer[GY_PRELUDE] : 0;
+    for (int32_t il = 0; il < m->d.n_layer[stage]; il++) layer_forward(l, &m->layer[stage][il], kv, first + il);
+}
+
+void gy_loop_prelude(gy_loop *l, const gy_loop_batch *b, const gy_loop_entry *in) {
+    gy_model *m = l->m;
+    gy_backend *be = m->be;
+    if (!b->n_row) return;
+    begin_rows(l, b);
+    be->ops->upload(be, l->ids, in->ids, (size_t)b->n_row * sizeof(int32_t));
+    be->ops->embed(be, &(gy_embed_args){
+                           .table = &m->embed, .ids = l->ids, .scale = m->d.embed_scale, .n_row = b->n_row, .y = l->x});
+    if (m->d.n_layer[GY_PRELUDE]) {
+        fill_rope(l);
+        stage_forward(l, GY_PRELUDE);
+    }
+    if (m->d.inject) {
+        move_rows(l, 1, l->x, l->state, b->n_row, l->state_e);
+        be->ops->latent_init(be, &(gy_latent_init_args){.seed = in->seed,
+                                                        .pos = b->pos,
+                                                        .zero = in->zero,
+                                                        .std = m->d.state_std,
+                                                        .mult = m->d.state_mult,
+                                                        .n_row = b->n_row,
+                                                        .n = m->d.n_embd,
+                                                        .y = l->x});
+    }
+    move_rows(l, 1, l->x, l->state, b->n_row, l->state_h);
+}
+
+/* s = adapter(concat(state, injection)) */
+static void inject(gy_loop *l) {
+    const gy_model *m = l->m;
+    move_rows(l, 0, l->state_e, l->state, l->rows.n_row, l->b);
+    m->be->ops->concat(
+        m->be, &(gy_concat_args){
+                   .a = l->x, .b = l->b, .n_row = l->rows.n_row, .na = m->d.n_embd, .nb = m->d.n_embd, .y = l->cat});
+    linear(l, l->cat, &m->adapter, l->x);
+}
+
+static void read_gate(gy_loop *l, float *gate_out) {
+    gy_model *m = l->m;
+    size_t n = (size_t)l->rows.n_row;
+    m->be->ops->gate(
+        m->be, &(gy_gate_args){
+                   .x = l->x, .w = m->gate_w, .b = m->gate_b, .n_row = l->rows.n_row, .n = m->d.n_embd, .y = l->gate});
+    m->be->ops->download(m->be, gate_out, l->gate, n * sizeof(float));
+}
+
+static void read_latent(gy_loop *l, double *latent_out) {
+    gy_model *m = l->m;
+    size_t n = (size_t)l->rows.n_row;
+    m->be->ops->latent_diff(
+        m->be,
+        &(gy_latent_diff_args){.x = l->x, .x_prev = l->prev, .n_row = l->rows.n_row, .n = m->d.n_embd, .y = l->latent});
+    m->be->ops->download(m->be, latent_out, l->latent, n * sizeof(double));
+}
+
+void gy_loop_pass(gy_loop *l, const gy_loop_batch *b, float *gate_out, double *latent_out) {
+    gy_model *m = l->m;
+    if (!b->n_row) return;
+    begin_rows(l, b);
+    fill_rope(l);
+    move_rows(l, 0, l->state_h, l->state, b->n_row, l->x);
+    if (latent_out) move_rows(l, 0, l->state_h, l->state, b->n_row, l->prev);
+    if (m->d.inject) inject(l);
+    stage_forward(l, GY_CORE);
+    if (m->d.loop_norm) norm(l, l->x, m->final_norm, b->n_row, l->x);
+    move_rows(l, 1, l->x, l->state, b->n_row, l->state_h);
+    if (gate_out && m->d.has_gate) read_gate(l, gate_out);
+    if (latent_out) read_latent(l, latent_out);
+}
+
+const float *gy_loop_coda(gy_loop *l, const gy_loop_batch *b, const int32_t *logit_row, int32_t n_logit) {
+    gy_model *m = l->m;
+    gy_backend *be = m->be;
+    GY_CHECK(n_logit <= l->c.max_logit && n_logit <= b->n_row);
+    if (!b->n_row || (!n_logit && !m->d.n_layer[GY_CODA])) return NULL;
+    begin_rows(l, b);
+    move_rows(l, 0, l->state_h, l->state, b->n_row, l->x);
+    if (m->d.coda_norm) norm(l, l->x, m->final_norm, b->n_row, l->x);
+    if (m->d.n_layer[GY_CODA]) {
+        fill_rope(l);
+        stage_forward(l, GY_CODA);
+    }
+    if (!n_logit) return NULL;
+    be->ops->upload(be, l->logit_row, logit_row, (size_t)n_logit * sizeof(int32_t));
+    move_rows(l, 0, l->x, l->logit_row, n_logit, l->a);
+    if (m->d.head_norm) norm(l, l->a, m->final_norm, n_logit, l->a);
+    be->ops->linear(be, &(gy_linear_args){.x = l->a, .w = &m->head, .n_row = n_logit, .y_f32 = 1, .y = l->logits});
+    if (be->is_host) return l->logits;
+    be->ops->download(be, l->host_logits, l->logits, (size_t)n_logit * (size_t)m->d.n_vocab * sizeof(float));
+    return l->host_logits;
+}
+
+/* ---- states ----------------------------------------------------------------------------------------------------- */
+
+static char *state_row(const gy_loop *l, void *pool, int32_t state) {
+    return (char *)pool + (size_t)state * (size_t)l->m->d.n_embd * gy_dtype_bytes(l->m->be->act);
+}
+
+void gy_loop_copy_state(gy_loop *l, int32_t src, int32_t dst) {
+    gy_backend *be = l->m->be;
+    be->ops->upload(be, l->state, &dst, sizeof dst);
+    move_rows(l, 1, state_row(l, l->state_h, src), l->state, 1, l->state_h);
+    if (l->state_e) move_rows(l, 1, state_row(l, l->state_e, src), l->state, 1, l->state_e);
+}
+
+void gy_loop_get_state(gy_loop *l, int32_t state, float *out) {
+    gy_backend *be = l->m->be;
+    size_t n = (size_t)l->m->d.n_embd;
+    be->ops->download(be, l->host_row, state_row(l, l->state_h, state), n * gy_dtype_bytes(be->act));
+    gy_convert(out, GY_F32, l->host_row, be->act, n);
+}
+
+void gy_loop_set_state(gy_loop *l, int32_t state, const float *in) {
+    gy_backend *be = l->m->be;
+    size_t n = (size_t)l->m->d.n_embd;
+    gy_convert(l->host_row, be->act, in, GY_F32, n);
+    be->ops->upload(be, state_row(l, l->state_h, state), l->host_row, n * gy_dtype_bytes(be->act));
+}
+
+gy_status gy_loop_sync(gy_loop *l, gy_err *err) {
+    return l->m->be->ops->sync(l->m->be, err);
+}

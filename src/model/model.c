@@ -1,0 +1,325 @@
+/* Loading: config.json -> description, tensors -> weights (model.h). The walk is driven by the family's weight table,
+ * so a mismatch is found here, with both shapes printed, and the forward pass has nothing left to check.
+ */
+#include "model/model.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/vec.h"
+#include "model/family.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Backend memory that the model owns, freed with it. */
+typedef struct owned {
+    void *p;
+    size_t bytes;
+} owned;
+
+struct gy_model_own {
+    gy_st *st;
+    GY_VEC(owned) mem;
+};
+
+typedef struct loader {
+    gy_model *m;
+    const gy_family *family;
+    const gy_model_load_opts *o;
+    const gy_tensor_info *embed;
+    size_t done, total;
+    gy_err *err;
+} loader;
+
+static gy_status read_config(const char *dir, gy_err *err, const gy_family **family_out, gy_model_desc *out) {
+    char *path = gy_path_join(dir, "config.json");
+    if (!path) return gy_err_set(err, GY_E_NOMEM, "out of memory");
+    gy_json *doc = NULL;
+    gy_status st = GY_OK;
+    if (!gy_dir_exists(dir))
+        st = gy_err_set(err, GY_E_IO, "%s: not a folder; a model is a folder with config.json and *.safetensors", dir);
+    else if (!gy_file_exists(path))
+        st = gy_err_set(err, GY_E_IO, "%s: not found; a model is a folder with config.json and *.safetensors", path);
+    if (st == GY_OK) st = gy_json_read(path, &(gy_json_limits){.max_bytes = 4u << 20, .max_depth = 16}, err, &doc);
+    if (st == GY_OK) {
+        const gy_jv *cfg = gy_json_root(doc);
+        if (gy_jv_type(cfg) != GY_J_OBJECT) {
+            st = gy_err_set(err, GY_E_FORMAT, "found %s, expected an object", gy_jtype_name(gy_jv_type(cfg)));
+        } else {
+            *family_out = gy_family_find(cfg, err);
+            st = *family_out ? (*family_out)->read_config(cfg, err, out) : GY_E_UNSUPPORTED;
+        }
+        if (st < 0) gy_err_prefix(err, "%s", path);
+    }
+    gy_json_free(doc);
+    gy_mem_free(path);
+    return st;
+}
+
+gy_status gy_model_read_desc(const char *dir, gy_err *err, gy_model_desc *out) {
+    const gy_family *family;
+    gy_model_desc d;
+    GY_TRY(read_config(dir, err, &family, &d));
+    *out = d;
+    return GY_OK;
+}
+
+static void *own_alloc(loader *l, size_t bytes) {
+    gy_model *m = l->m;
+    if (gy_vec_reserve(&m->own->mem, GY_MEM_MODEL, 1)) return NULL;
+    void *p = m->be->ops->alloc(m->be, bytes);
+    if (p) m->own->mem.data[m->own->mem.len++] = (owned){p, bytes};
+    return p;
+}
+
+static gy_status no_memory(loader *l, const char *what, size_t bytes) {
+    return gy_err_set(l->err, GY_E_NOMEM, "%s: no memory for %zu bytes", what, bytes);
+}
+
+static void note_progress(loader *l, size_t bytes) {
+    l->done += bytes;
+    if (l->o->progress) l->o->progress(l->o->progress_arg, l->done, l->total);
+}
+
+/* Converts in pieces through a host buffer, so that a backend with memory of its own needs no second copy either. */
+static gy_status convert_into(loader *l, void *dst, gy_dtype dst_type, const gy_tensor_info *t, size_t n) {
+    enum { PIECE = 1 << 20 };
+    gy_backend *be = l->m->be;
+    size_t src_bytes = gy_dtype_bytes(t->dtype), dst_bytes = gy_dtype_bytes(dst_type);
+    char *buf = be->is_host ? NULL : gy_mem_alloc(GY_MEM_MODEL, PIECE, dst_bytes);
+    if (!be->is_host && !buf) return no_memory(l, t->name, PIECE * dst_bytes);
+    for (size_t i = 0; i < n; i += PIECE) {
+        size_t len = n - i < PIECE ? n - i : PIECE;
+        char *to = be->is_host ? (char *)dst + i * dst_bytes : buf;
+        gy_convert(to, dst_type, (const char *)t->data + i * src_bytes, t->dtype, len);
+        if (!be->is_host) be->ops->upload(be, (char *)dst + i * dst_bytes, buf, len * dst_bytes);
+        note_progress(l, len * src_bytes);
+    }
+    gy_mem_free(buf);
+    return GY_OK;
+}
+
+static size_t n_elem(const gy_tensor_info *t) {
+    return t->bytes / gy_dtype_bytes(t->dtype);
+}
+
+/* A small vector in the activation dtype. */
+static gy_status load_vec(loader *l, const gy_tensor_info *t, void **out) {
+    gy_model *m = l->m;
+    size_t bytes = n_elem(t) * gy_dtype_bytes(m->be->act);
+    void *p = own_alloc(l, bytes);
+    if (!p) return no_memory(l, t->name, bytes);
+    GY_TRY(convert_into(l, p, m->be->act, t, n_elem(t)));
+    *out = p;
+    return GY_OK;
+}
+
+/* The next row block of a weight matrix: where it lies if the backend can use it so, else a copy. */
+static gy_status load_part(loader *l, const gy_tensor_info *t, gy_weight *w) {
+    gy_model *m = l->m;
+    gy_dtype want = m->be->act == GY_BF16 ? GY_BF16 : t->dtype;
+    const void *data = t->data;
+    if (want != t->dtype || !m->be->is_host) {
+        size_t bytes = n_elem(t) * gy_dtype_bytes(want);
+        void *p = own_alloc(l, bytes);
+        if (!p) return no_memory(l, t->name, bytes);
+        GY_TRY(convert_into(l, p, want, t, n_elem(t)));
+        m->converted_bytes += bytes;
+        data = p;
+    } else {
+        note_progress(l, t->bytes);
+    }
+    if (w->n_part && w->dtype != want)
+        return gy_err_set(l->err, GY_E_UNSUPPORTED, "%s: tensor \"%s\" is %s while its neighbours are %s", t->file,
+                          t->name, gy_dtype_name(t->dtype), gy_dtype_name(w->dtype));
+    int32_t n = (int32_t)t->shape[0];
+    w->dtype = want;
+    w->k = (int32_t)t->shape[1];
+    w->n += n;
+    w->part[w->n_part].data = data;
+    w->part[w->n_part].n = n;
+    w->n_part++;
+    return GY_OK;
+}
+
+static gy_status load_qk_bias(loader *l, const gy_tensor_info *t, gy_layer *y) {
+    void *both;
+    GY_TRY(load_vec(l, t, &both));
+    y->q_bias = both; /* stored [2, 1, n_head, head_dim]: q first */
+    y->k_bias = (char *)both + n_elem(t) / 2 * gy_dtype_bytes(l->m->be->act);
+    return GY_OK;
+}
+
+/* The duplicate head must be the embedding, or the file is not what the model's definition says. Rows are sampled:
+ * reading 1.4 GB to compare equal bytes would double the start. */
+static gy_status check_head_copy(loader *l, const gy_tensor_info *t) {
+    enum { SAMPLED = 64 };
+    const gy_weight *e = &l->m->embed;
+    const gy_tensor_info *wte = l->embed;
+    size_t row = (size_t)e->k * gy_dtype_bytes(t->dtype);
+    if (wte->dtype != t->dtype)
+        return gy_err_set(l->err, GY_E_FORMAT, "%s: tensor \"%s\" and the embedding differ in dtype", t->file, t->name);
+    for (int i = 0; i < SAMPLED; i++) {
+        size_t r = (size_t)e->n * (size_t)i / SAMPLED;
+        if (memcmp((const char *)t->data + r * row, (const char *)wte->data + r * row, row))
+            return gy_err_set(l->err, GY_E_FORMAT,
+                              "%s: tensor \"%s\" row %zu differs from the embedding, expected a copy (tie_embeddings)",
+                              t->file, t->name, r);
+    }
+    return GY_OK;
+}
+
+static gy_status load_rope_table(loader *l, const gy_tensor_info *t) {
+    if (t->dtype != GY_F32)
+        return gy_err_set(l->err, GY_E_FORMAT,
+                          "%s: tensor \"%s\": found %s, expected F32 (a rounded table corrupts long contexts)", t->file,
+                          t->name, gy_dtype_name(t->dtype));
+    float *p = own_alloc(l, t->bytes);
+    if (!p) return no_memory(l, t->name, t->bytes);
+    l->m->be->ops->upload(l->m->be, p, t->data, t->bytes);
+    l->m->rope_table = p;
+    return GY_OK;
+}
+
+static gy_status place(loader *l, gy_role role, const gy_tensor_info *t, gy_layer *y) {
+    gy_model *m = l->m;
+    switch (role) {
+    case GY_ROLE_EMBED:
+        l->embed = t;
+        return load_part(l, t, &m->embed); /* first row of every table */
+    case GY_ROLE_HEAD:
+        return load_part(l, t, &m->head);
+    case GY_ROLE_HEAD_COPY:
+        return check_head_copy(l, t);
+    case GY_ROLE_FINAL_NORM:
+        return load_vec(l, t, &m->final_norm);
+    case GY_ROLE_GATE_W:
+        return load_vec(l, t, &m->gate_w);
+    case GY_ROLE_GATE_B:
+        return load_vec(l, t, &m->gate_b);
+    case GY_ROLE_ADAPTER:
+        return load_part(l, t, &m->adapter);
+    case GY_ROLE_ROPE_TABLE:
+        return load_rope_table(l, t);
+    case GY_ROLE_NORM_0:
+        return load_vec(l, t, &y->norm[0]);
+    case GY_ROLE_NORM_1:
+        return load_vec(l, t, &y->norm[1]);
+    case GY_ROLE_NORM_2:
+        return load_vec(l, t, &y->norm[2]);
+    case GY_ROLE_NORM_3:
+        return load_vec(l, t, &y->norm[3]);
+    case GY_ROLE_Q: /* q, k, v stand in this order in every table */
+    case GY_ROLE_K:
+    case GY_ROLE_V:
+    case GY_ROLE_QKV:
+        return load_part(l, t, &y->qkv);
+    case GY_ROLE_QK_BIAS:
+        return load_qk_bias(l, t, y);
+    case GY_ROLE_O:
+        return load_part(l, t, &y->o);
+    case GY_ROLE_GATE: /* gate, up likewise */
+    case GY_ROLE_UP:
+    case GY_ROLE_GATE_UP:
+        return load_part(l, t, &y->gate_up);
+    case GY_ROLE_DOWN:
+        return load_part(l, t, &y->down);
+    }
+    return GY_E_BUG;
+}
+
+/* Roles that the description switches off, or that a file may leave out. */
+static int is_absent(const loader *l, const gy_weight_row *row, const char *name) {
+    const gy_model_desc *d = &l->m->d;
+    if (row->role == GY_ROLE_HEAD) return d->tied;
+    if (row->role == GY_ROLE_QK_BIAS) return !d->qk_bias;
+    if (row->role == GY_ROLE_HEAD_COPY || row->role == GY_ROLE_ROPE_TABLE) return !gy_st_find(l->m->own->st, name);
+    return 0;
+}
+
+static gy_status load_row(loader *l, const gy_weight_row *row, const char *name, gy_layer *y) {
+    if (is_absent(l, row, name)) return GY_OK;
+    int64_t shape[GY_MAX_DIM];
+    int n_dim = 0;
+    for (; row->shape[n_dim] != GY_DIM_END; n_dim++) shape[n_dim] = gy_dim_value(row->shape[n_dim], &l->m->d);
+    const gy_tensor_info *t;
+    GY_TRY(gy_st_claim(l->m->own->st, name, shape, n_dim, l->err, &t));
+    return place(l, row->role, t, y);
+}
+
+static gy_status load_layers(loader *l, gy_stage stage) {
+    gy_model *m = l->m;
+    const gy_family *f = l->family;
+    if (!m->d.n_layer[stage]) return GY_OK;
+    m->layer[stage] = gy_mem_alloc(GY_MEM_MODEL, (size_t)m->d.n_layer[stage], sizeof(gy_layer));
+    if (!m->layer[stage]) return no_memory(l, "layers", (size_t)m->d.n_layer[stage] * sizeof(gy_layer));
+    for (int32_t il = 0; il < m->d.n_layer[stage]; il++)
+        for (size_t i = 0; i < f->n_weight; i++) {
+            char name[160];
+            if (f->weights[i].role < GY_ROLE_LAYER) continue;
+            snprintf(name, sizeof name, "%s%d.%s", f->stage_prefix[stage], il, f->weights[i].name);
+            GY_TRY(load_row(l, &f->weights[i], name, &m->layer[stage][il]));
+        }
+    return GY_OK;
+}
+
+static gy_status load_weights(loader *l) {
+    const gy_family *f = l->family;
+    for (size_t i = 0; i < f->n_weight; i++)
+        if (f->weights[i].role < GY_ROLE_LAYER) GY_TRY(load_row(l, &f->weights[i], f->weights[i].name, NULL));
+    for (gy_stage s = GY_PRELUDE; s < GY_STAGES; s++) GY_TRY(load_layers(l, s));
+    if (l->m->d.tied) l->m->head = l->m->embed;
+    /* Non-persistent buffers that some exporters store, and the head of a tied file. */
+    static const char *const extra[] = {"rotary_emb.inv_freq", "lm_head.weight"};
+    return gy_st_check_unclaimed(l->m->own->st, extra, l->m->d.tied ? 2 : 1, l->err);
+}
+
+/* inv_freq[i] = theta^(-2i / head_dim), in f32 as the published code has it (models.md 2.3). */
+static gy_status make_inv_freq(loader *l) {
+    gy_model *m = l->m;
+    int32_t half = m->d.head_dim / 2;
+    float host[512];
+    if (half > 512)
+        return gy_err_set(l->err, GY_E_UNSUPPORTED, "head_dim %d: at most 1024 is supported", m->d.head_dim);
+    for (int32_t i = 0; i < half; i++)
+        host[i] = (float)(1.0 / pow(m->d.rope_theta, 2.0 * (double)i / (double)m->d.head_dim));
+    m->inv_freq = own_alloc(l, (size_t)half * sizeof(float));
+    if (!m->inv_freq) return no_memory(l, "inv_freq", (size_t)half * sizeof(float));
+    m->be->ops->upload(m->be, m->inv_freq, host, (size_t)half * sizeof(float));
+    return GY_OK;
+}
+
+gy_status gy_model_load(const char *dir, const gy_model_load_opts *o, gy_err *err, gy_model **out) {
+    gy_model *m = gy_mem_alloc(GY_MEM_MODEL, 1, sizeof *m);
+    if (m) m->own = gy_mem_alloc(GY_MEM_MODEL, 1, sizeof *m->own);
+    if (!m || !m->own) {
+        gy_mem_free(m);
+        return gy_err_set(err, GY_E_NOMEM, "out of memory");
+    }
+    m->be = o->be;
+    loader l = {.m = m, .o = o, .err = err};
+    gy_status st;
+    GY_TRY_GOTO(st, read_config(dir, err, &l.family, &m->d), fail);
+    GY_TRY_GOTO(st, gy_st_open(dir, err, &m->own->st), fail);
+    m->weight_bytes = l.total = gy_st_data_bytes(m->own->st);
+    GY_TRY_GOTO(st, load_weights(&l), fail);
+    GY_TRY_GOTO(st, make_inv_freq(&l), fail);
+    GY_TRY_GOTO(st, m->be->ops->sync(m->be, err), fail);
+    *out = m;
+    return GY_OK;
+fail:
+    gy_model_free(m);
+    return st;
+}
+
+void gy_model_free(gy_model *m) {
+    if (!m) return;
+    for (size_t i = 0; i < m->own->mem.len; i++)
+        m->be->ops->free(m->be, m->own->mem.data[i].p, m->own->mem.data[i].bytes);
+    gy_vec_free(&m->own->mem);
+    gy_st_close(m->own->st);
+    gy_mem_free(m->own);
+    for (gy_stage s = GY_PRELUDE; s < GY_STAGES; s++) gy_mem_free(m->layer[s]);
+    gy_mem_free(m);
+}

@@ -1,0 +1,49 @@
+/* A loaded model: description and weights on a backend. The checkpoint stays mapped and weights are used where they
+ * lie, unless the activation dtype is BF16 and the file's is not (converted once), or the backend has memory of its
+ * own. Small vectors (norms, biases, gate) are converted to the activation dtype. Model lifetime; read-only after load.
+ */
+#ifndef GY_MODEL_MODEL_H
+#define GY_MODEL_MODEL_H
+
+#include "base/status.h"
+#include "model/desc.h"
+#include "tensor/safetensors.h"
+
+typedef struct gy_layer {
+    gy_weight qkv;     /* [(n_head + 2 n_head_kv) head_dim, n_embd] */
+    gy_weight o;       /* [n_embd, n_head head_dim] */
+    gy_weight gate_up; /* [2 n_ff, n_embd] */
+    gy_weight down;    /* [n_embd, n_ff] */
+    void *norm[4];     /* [n_embd] act; NULL where the family has none */
+    void *q_bias;      /* [n_head head_dim] act or NULL */
+    void *k_bias;      /* [n_head_kv head_dim] act or NULL */
+} gy_layer;
+
+typedef struct gy_model {
+    gy_model_desc d;
+    gy_backend *be; /* borrowed */
+    gy_weight embed, head, adapter;
+    void *final_norm;  /* [n_embd] act */
+    void *gate_w;      /* [n_embd] act or NULL */
+    void *gate_b;      /* [1] act or NULL */
+    float *inv_freq;   /* [head_dim / 2] */
+    float *rope_table; /* [max_pos, head_dim / 2, 2] or NULL */
+    gy_layer *layer[GY_STAGES];
+    size_t weight_bytes;    /* of all tensors in the checkpoint */
+    size_t converted_bytes; /* copies made because act differs from the file */
+    struct gy_model_own *own;
+} gy_model;
+
+typedef struct gy_model_load_opts {
+    gy_backend *be; /* borrowed by the model; its act decides the activation dtype */
+    void (*progress)(void *arg, size_t done_bytes, size_t total_bytes); /* may be NULL */
+    void *progress_arg;
+} gy_model_load_opts;
+
+/* Reads only config.json: enough for inspect and for sizing. */
+gy_status gy_model_read_desc(const char *dir, gy_err *err, gy_model_desc *out);
+/* The dtype most weights are stored in (by bytes): the default of --dtype is bf16 unless all are F32. */
+gy_status gy_model_load(const char *dir, const gy_model_load_opts *o, gy_err *err, gy_model **out);
+void gy_model_free(gy_model *m); /* accepts NULL; before its backend is destroyed */
+
+#endif

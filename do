@@ -106,8 +106,18 @@ stage() {
         printf 'ok     %4d s  %s\n' "$took" "$(stage_note "$log")"
     else
         printf 'FAILED %4d s  log: %s\n' "$took" "$log"
-        sed 's/^/    | /' "$log" | tail -n 60
+        show_failure "$log" | cut -c 1-240 | sed 's/^/    | /'
     fi
+}
+
+# The end of a log, and before it those lines that look like the reason.
+show_failure() {
+    reason='error[: ]|FAILED|\*\*\*|[Uu]ndefined reference|ERROR|Sanitizer|Assert|^E  '
+    if [ "$(wc -l <"$1")" -gt 40 ]; then
+        grep -E "$reason" "$1" | head -n 30 || true
+        echo '...'
+    fi
+    tail -n 40 "$1"
 }
 
 # The last line of a log that sums it up, if it has one.
@@ -165,7 +175,7 @@ keep_tests() {
 
 # ---- checks ----------------------------------------------------------------------------------------------------------
 
-our_sources() { find src include tests bench tools -name '*.[ch]' -type f 2>/dev/null | sort; }
+our_sources() { find src include tests bench tools -type f \( -name '*.[ch]' -o -name '*.inc' \) 2>/dev/null | sort; }
 
 check_format() {
     version=$(clang-format --version | sed -n 's/.*version \([0-9]*\).*/\1/p')
@@ -173,7 +183,12 @@ check_format() {
         say "note: skipped: versions differ in taste, and this is clang-format $version, not 14"
         return 0
     fi
-    our_sources | xargs -r clang-format --dry-run -Werror
+    for f in $(our_sources); do
+        clang-format --dry-run -Werror "$f" >/dev/null 2>&1 || printf '%s\n' "$f"
+    done >build/logs/unformatted
+    [ -s build/logs/unformatted ] || return 0
+    sed 's/^/not formatted; run: clang-format -i /' build/logs/unformatted
+    return 1
 }
 
 check_scripts() { shellcheck ./do .ci/run tests/tools/*.sh; }
@@ -230,6 +245,7 @@ finish() {
 
 cmd_build() {
     build_release
+    [ -x build/release/gyre ] || die 'the build made no build/release/gyre'
     say 'built: build/release/gyre'
 }
 

@@ -35,7 +35,7 @@ x86intrin.h    src/ops/cpu/ src/base/cpu.c
 cpuid.h        src/base/cpu.c
 '
 
-find src -type f -name '*.[ch]' | sort | while read -r file; do
+find src -type f \( -name '*.[ch]' -o -name '*.inc' \) | sort | while read -r file; do
     sed -n 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*\([<"]\)\([^">]*\)[">].*/\1 \2/p' "$file" | sed "s|^|$file |"
 done | awk -v arrows="$arrows" -v fences="$fences" '
     function under(path, list,    n, w, i) {

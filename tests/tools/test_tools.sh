@@ -72,6 +72,7 @@ forbidden src/engine/e.c '<pcre2.h>'
 forbidden src/ops/ref/r.c '<immintrin.h>'
 forbidden src/novel/n.c '"base/a.h"'
 forbidden src/base/b.c '  "text/t.h" // indented'
+forbidden src/ops/cpu/k.inc '"kv/kv.h"'
 
 fresh
 for i in 1 2 3; do put "src/base/f$i.c" 'int x;\n'; done

@@ -46,6 +46,7 @@ fresh
 expect 0 '' "$here/includes.sh" "$tmp/tree"
 permitted src/base/b.c '"base/a.h"'
 permitted src/ops/cpu/k.c '"ops/ops.h"'
+permitted src/ops/cpu/k.c '"ops/ref/host.h"'
 permitted src/ops/cpu/k.c '<immintrin.h>'
 permitted src/sched/s.c '"kv/kv.h"'
 permitted src/engine/e.c '"model/model.h"'

@@ -121,7 +121,7 @@ show_failure() {
 }
 
 # The last line of a log that sums it up, if it has one.
-stage_note() { sed -n -e 's/^note: //p' -e '/tests passed.*out of/p' -e '/^=* .*passed.* in .*s/p' "$1" | tail -n 1; }
+stage_note() { sed -n -e 's/^note: //p' -e '/tests passed.*out of/p' -e '/ in [0-9.]*s/{/passed\|failed/p}' "$1" | tail -n 1; }
 
 # A stage that counts as one test.
 check() {
@@ -134,7 +134,7 @@ suite() {
     stage "$@"
     counts=$(awk '
         /tests passed, [0-9]+ tests failed out of [0-9]+/ { f = $4; t = $9; p += t - f; n += f }
-        /^=+ .* in [0-9.]+s/ { for (i = 2; i <= NF; i++) {
+        /(passed|failed|error).* in [0-9.]+s/ { for (i = 2; i <= NF; i++) {
             if ($i ~ /^passed/) p += $(i - 1)
             if ($i ~ /^(failed|errors?)/) n += $(i - 1) } }
         END { printf "%d %d", p, n }' "$log")

@@ -27,7 +27,7 @@ static int run_gates(gy_exit_rule r, const float *gate, int *selected) {
     gy_exit_state s;
     gy_exit_begin(&s);
     for (int i = 0;; i++) {
-        gy_exit_obs o = {.gate = gate[i]};
+        gy_exit_obs o = {.gate = i < r.max_loops - 1 ? gate[i] : NAN}; /* the last loop's gate is never read */
         if (gy_exit_step(&r, &s, &o) == GY_EXIT_LEAVE) break;
     }
     if (selected) *selected = s.selected;

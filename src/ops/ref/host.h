@@ -1,6 +1,6 @@
 /* What the two host backends share: plain memory, and the access to one element of an activation or a weight.
- * Also the one operation whose result must not differ by a bit between backends that run on the same machine: the
- * initial latent state, which is drawn, not computed from rounded inputs.
+ * Also the two operations that are computed in f64 by libm and have no faster form worth having: the cos and sin table
+ * and the initial latent state.
  * Not here: anything that a backend could do faster. Both backends include this file; models never do.
  */
 #ifndef GY_OPS_REF_HOST_H
@@ -10,6 +10,7 @@
 #include "base/philox.h"
 #include "ops/ops.h"
 
+#include <math.h>
 #include <string.h>
 
 /* From this size on memory comes in pages from the system (lazily committed, huge pages), below it from the heap. The
@@ -72,6 +73,23 @@ static inline const void *gy_host_weight_row(const gy_weight *w, int64_t i) {
 
 static inline const void *gy_host_row(const void *p, gy_dtype act, int64_t i, int64_t stride) {
     return (const char *)p + i * stride * (act == GY_F32 ? 4 : 2);
+}
+
+/* cos and sin of one row (ops.h, gy_rope_table_args): libm's in f64 of the f32 angle, rounded once. */
+static inline void gy_host_rope_row(const gy_rope_table_args *a, int64_t r) {
+    for (int64_t i = 0; i < a->half; i++) {
+        float c, s;
+        if (a->table) {
+            c = a->table[((int64_t)a->pos[r] * a->half + i) * 2];
+            s = a->table[((int64_t)a->pos[r] * a->half + i) * 2 + 1];
+        } else {
+            float angle = (float)a->pos[r] * a->inv_freq[i];
+            c = (float)cos((double)angle);
+            s = (float)sin((double)angle);
+        }
+        a->cos_out[r * a->half + i] = a->round_bf16 ? gy_bf16_round(c) : c;
+        a->sin_out[r * a->half + i] = a->round_bf16 ? gy_bf16_round(s) : s;
+    }
 }
 
 /* One draw of Huginn's initial state (ops.h, gy_latent_init_args; models.md 3.4). */

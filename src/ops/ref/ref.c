@@ -14,27 +14,29 @@ void gy_ref_embed(gy_backend *be, const gy_embed_args *a) {
     }
 }
 
+static size_t act_bytes(const gy_backend *be) {
+    return be->act == GY_F32 ? 4 : 2;
+}
+
 void gy_ref_concat(gy_backend *be, const gy_concat_args *a) {
-    int64_t n = (int64_t)a->na + a->nb;
-    for (int64_t r = 0; r < a->n_row; r++) {
-        for (int64_t i = 0; i < a->na; i++)
-            gy_host_put(a->y, be->act, r * n + i, gy_host_get(a->a, be->act, r * a->na + i));
-        for (int64_t i = 0; i < a->nb; i++)
-            gy_host_put(a->y, be->act, r * n + a->na + i, gy_host_get(a->b, be->act, r * a->nb + i));
+    size_t na = (size_t)a->na * act_bytes(be), nb = (size_t)a->nb * act_bytes(be);
+    for (size_t r = 0; r < (size_t)a->n_row; r++) {
+        memcpy((char *)a->y + r * (na + nb), (const char *)a->a + r * na, na);
+        memcpy((char *)a->y + r * (na + nb) + na, (const char *)a->b + r * nb, nb);
     }
 }
 
-static void row_copy(gy_backend *be, const gy_move_args *a, int64_t dst, int64_t src) {
-    for (int64_t i = 0; i < a->n; i++)
-        gy_host_put(a->y, be->act, dst * a->n + i, gy_host_get(a->x, be->act, src * a->n + i));
+static void row_copy(gy_backend *be, const gy_move_args *a, size_t dst, size_t src) {
+    size_t n = (size_t)a->n * act_bytes(be);
+    memcpy((char *)a->y + dst * n, (const char *)a->x + src * n, n);
 }
 
 void gy_ref_gather(gy_backend *be, const gy_move_args *a) {
-    for (int64_t r = 0; r < a->n_row; r++) row_copy(be, a, r, a->idx[r]);
+    for (int64_t r = 0; r < a->n_row; r++) row_copy(be, a, (size_t)r, (size_t)a->idx[r]);
 }
 
 void gy_ref_scatter(gy_backend *be, const gy_move_args *a) {
-    for (int64_t r = 0; r < a->n_row; r++) row_copy(be, a, a->idx[r], r);
+    for (int64_t r = 0; r < a->n_row; r++) row_copy(be, a, (size_t)a->idx[r], (size_t)r);
 }
 
 void gy_ref_latent_init(gy_backend *be, const gy_latent_init_args *a) {

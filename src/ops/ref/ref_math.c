@@ -107,21 +107,7 @@ void gy_ref_latent_diff(gy_backend *be, const gy_latent_diff_args *a) {
 
 void gy_ref_rope_table(gy_backend *be, const gy_rope_table_args *a) {
     (void)be;
-    for (int64_t r = 0; r < a->n_row; r++) {
-        for (int64_t i = 0; i < a->half; i++) {
-            float c, s;
-            if (a->table) {
-                c = a->table[((int64_t)a->pos[r] * a->half + i) * 2];
-                s = a->table[((int64_t)a->pos[r] * a->half + i) * 2 + 1];
-            } else {
-                float angle = (float)a->pos[r] * a->inv_freq[i];
-                c = (float)cos((double)angle);
-                s = (float)sin((double)angle);
-            }
-            a->cos_out[r * a->half + i] = a->round_bf16 ? gy_bf16_round(c) : c;
-            a->sin_out[r * a->half + i] = a->round_bf16 ? gy_bf16_round(s) : s;
-        }
-    }
+    for (int64_t r = 0; r < a->n_row; r++) gy_host_rope_row(a, r);
 }
 
 /* One head in place: bias, then the rotation of each pair. */

@@ -1,0 +1,128 @@
+/* The kernels for AVX-512 (F, BW, DQ, VL): this file gives the vector vocabulary, the *.inc files the kernels.
+ * No cpu feature beyond those four: AVX512_BF16's dot product flushes subnormals and rounds in its own way, so it
+ * cannot follow the contracts of ops.h.
+ */
+#include <immintrin.h>
+
+#define VL 16
+#define KERNELS gy_cpu_kernels_avx512
+#define KERNELS_NAME "cpu-avx512"
+#define TILE_OUT 4 /* outputs of a tile of 2 to 4 rows: 16 accumulators, 8 of x, 2 of w: 26 of 32 registers */
+
+typedef __m512 V;
+typedef __m512d D; /* half a V, widened */
+
+static inline V v_zero(void) {
+    return _mm512_setzero_ps();
+}
+static inline V v_set1(float f) {
+    return _mm512_set1_ps(f);
+}
+static inline V v_load(const void *p) {
+    return _mm512_loadu_ps(p);
+}
+static inline void v_store(void *p, V a) {
+    _mm512_storeu_ps(p, a);
+}
+static inline V v_add(V a, V b) {
+    return _mm512_add_ps(a, b);
+}
+static inline V v_sub(V a, V b) {
+    return _mm512_sub_ps(a, b);
+}
+static inline V v_mul(V a, V b) {
+    return _mm512_mul_ps(a, b);
+}
+static inline V v_div(V a, V b) {
+    return _mm512_div_ps(a, b);
+}
+static inline V v_fma(V a, V b, V c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+static inline V v_max(V a, V b) { /* b where either is NaN */
+    return _mm512_max_ps(a, b);
+}
+static inline V v_min(V a, V b) { /* b where either is NaN */
+    return _mm512_min_ps(a, b);
+}
+static inline V v_round_int(V a) {
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline V v_scale2(V a, V n) { /* a * 2^n for whole n, rounded once */
+    return _mm512_scalef_ps(a, n);
+}
+static inline __m128 v_fold(V a) { /* lanes i, i+4, i+8, i+12 summed as (i + i+8) + (i+4 + i+12) */
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+}
+static inline __m128 v_fold_max(V a) {
+    __m256 h = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    return _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+}
+
+static inline __m512i bf16_bits(V a) { /* a rounded to BF16, in the upper half of each lane; the lower half is zero */
+    __m512i u = _mm512_castps_si512(a), one = _mm512_set1_epi32(1);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), one);
+    __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    r = _mm512_mask_or_epi32(r, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), u, _mm512_set1_epi32(0x00400000));
+    return _mm512_and_si512(r, _mm512_set1_epi32((int)0xffff0000u));
+}
+static inline V v_round_bf16(V a) {
+    return _mm512_castsi512_ps(bf16_bits(a));
+}
+static inline V v_load_bf16(const void *p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
+}
+static inline void v_store_bf16(void *p, V a) {
+    _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(bf16_bits(a), 16)));
+}
+static inline V v_load_f16(const void *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(p));
+}
+
+/* 2 VL elements as their even and their odd ones. */
+static inline void pair_load_bf16(const void *p, V *even, V *odd) {
+    __m512i u = _mm512_loadu_si512(p);
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(u, _mm512_set1_epi32((int)0xffff0000u)));
+}
+static inline void pair_store_bf16(void *p, V even, V odd) {
+    _mm512_storeu_si512(p, _mm512_or_si512(_mm512_srli_epi32(bf16_bits(even), 16), bf16_bits(odd)));
+}
+static inline void pair_load_f32(const void *p, V *even, V *odd) {
+    const __m512i i = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    V a = v_load(p), b = v_load((const char *)p + 64);
+    *even = _mm512_permutex2var_ps(a, i, b);
+    *odd = _mm512_permutex2var_ps(a, _mm512_add_epi32(i, _mm512_set1_epi32(1)), b);
+}
+static inline void pair_store_f32(void *p, V even, V odd) {
+    const __m512i i = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    v_store(p, _mm512_permutex2var_ps(even, i, odd));
+    v_store((char *)p + 64, _mm512_permutex2var_ps(even, _mm512_add_epi32(i, _mm512_set1_epi32(8)), odd));
+}
+
+static inline D d_zero(void) {
+    return _mm512_setzero_pd();
+}
+static inline D d_low(V a) {
+    return _mm512_cvtps_pd(_mm512_castps512_ps256(a));
+}
+static inline D d_high(V a) {
+    return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1));
+}
+static inline D d_add(D a, D b) {
+    return _mm512_add_pd(a, b);
+}
+static inline D d_sub(D a, D b) {
+    return _mm512_sub_pd(a, b);
+}
+static inline D d_fma(D a, D b, D c) {
+    return _mm512_fmadd_pd(a, b, c);
+}
+static inline double d_sum(D a) {
+    __m256d h = _mm256_add_pd(_mm512_castpd512_pd256(a), _mm512_extractf64x4_pd(a, 1));
+    __m128d q = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(q, _mm_unpackhi_pd(q, q)));
+}
+
+#include "ops/cpu/kernels.inc"

@@ -1,0 +1,296 @@
+/* The CPU backend: chooses the kernels, owns threads and scratch, splits work. It computes no float itself.
+ *
+ * Splitting never decides a result: linears are split by outputs, attention by (row, KV head), the rest by rows, and
+ * each kernel's order of sums is fixed by one row's shape (kernels.inc).
+ * Scratch is made once, at creation, and carved in this order: packed rows of a linear's input, then one piece per
+ * member for attention. It is lazily committed, so bounds that are never reached cost address space only.
+ * Deliberately not here: packed weights, AMX, AVX512_BF16, fused operations; weights are read where they are mapped.
+ */
+#include "base/cpu.h"
+#include "base/team.h"
+#include "ops/cpu/cpu_int.h"
+#include "ops/ref/host.h"
+
+typedef struct cpu_backend {
+    gy_backend be; /* first: a gy_backend * is a cpu_backend * */
+    gy_ops ops;
+    const gy_cpu_kernels *kern;
+    gy_team *team;
+    float *scratch;
+    size_t scratch_bytes;
+    int64_t linear_floats; /* of scratch, for packed rows */
+    int64_t attn_floats;   /* of scratch, for each member */
+    int64_t max_k;
+} cpu_backend;
+
+static cpu_backend *cpu_of(gy_backend *be) {
+    return (cpu_backend *)be;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------------ */
+
+/* Below this many elements the fork costs more than it saves. */
+enum { ROWS_FORK_FROM = 16384 };
+
+typedef struct rows_task {
+    gy_cpu_row_fn fn;
+    gy_dtype act;
+    const void *args;
+    int64_t n_row;
+} rows_task;
+
+static void rows_member(void *arg, int member, int n_member) {
+    const rows_task *t = arg;
+    int64_t lo, hi;
+    gy_team_share(t->n_row, 1, member, n_member, &lo, &hi);
+    if (lo < hi) t->fn(t->act, t->args, lo, hi);
+}
+
+/* n_elem: elements that one row touches, for the decision to fork. */
+static void rows_run(gy_backend *be, gy_cpu_row_fn fn, const void *args, int64_t n_row, int64_t n_elem) {
+    rows_task t = {.fn = fn, .act = be->act, .args = args, .n_row = n_row};
+    if (n_row <= 1 || n_row * n_elem < ROWS_FORK_FROM) {
+        rows_member(&t, 0, 1);
+    } else {
+        gy_team_run(cpu_of(be)->team, rows_member, &t);
+    }
+}
+
+static void cpu_embed(gy_backend *be, const gy_embed_args *a) {
+    rows_run(be, cpu_of(be)->kern->embed, a, a->n_row, a->table->k);
+}
+
+static void cpu_norm(gy_backend *be, const gy_norm_args *a) {
+    rows_run(be, cpu_of(be)->kern->norm, a, a->n_row, a->n);
+}
+
+static void cpu_rope_kv(gy_backend *be, const gy_rope_kv_args *a) {
+    rows_run(be, cpu_of(be)->kern->rope_kv, a, a->rows.n_row, (int64_t)a->n_head * a->kv->head_dim);
+}
+
+static void cpu_residual(gy_backend *be, const gy_residual_args *a) {
+    rows_run(be, cpu_of(be)->kern->residual, a, a->n_row, a->n);
+}
+
+static void cpu_silu_mul(gy_backend *be, const gy_silu_mul_args *a) {
+    rows_run(be, cpu_of(be)->kern->silu_mul, a, a->n_row, a->n_ff);
+}
+
+static void cpu_gate(gy_backend *be, const gy_gate_args *a) {
+    rows_run(be, cpu_of(be)->kern->gate, a, a->n_row, a->n);
+}
+
+static void cpu_latent_diff(gy_backend *be, const gy_latent_diff_args *a) {
+    rows_run(be, cpu_of(be)->kern->latent_diff, a, a->n_row, a->n);
+}
+
+static void rope_table_rows(gy_dtype act, const void *args, int64_t lo, int64_t hi) {
+    (void)act;
+    for (int64_t r = lo; r < hi; r++) gy_host_rope_row(args, r);
+}
+
+static void cpu_rope_table(gy_backend *be, const gy_rope_table_args *a) {
+    rows_run(be, rope_table_rows, a, a->n_row, 16 * (int64_t)a->half); /* a cosine costs as much as 16 usual elements */
+}
+
+static void latent_init_rows(gy_dtype act, const void *args, int64_t lo, int64_t hi) {
+    for (int64_t r = lo; r < hi; r++) gy_host_latent_row(args, act, r);
+}
+
+static void cpu_latent_init(gy_backend *be, const gy_latent_init_args *a) {
+    rows_run(be, latent_init_rows, a, a->n_row, 16 * (int64_t)a->n);
+}
+
+static void concat_rows(gy_dtype act, const void *args, int64_t lo, int64_t hi) {
+    const gy_concat_args *a = args;
+    size_t e = act == GY_F32 ? 4 : 2, na = (size_t)a->na * e, nb = (size_t)a->nb * e;
+    for (size_t r = (size_t)lo; r < (size_t)hi; r++) {
+        memcpy((char *)a->y + r * (na + nb), (const char *)a->a + r * na, na);
+        memcpy((char *)a->y + r * (na + nb) + na, (const char *)a->b + r * nb, nb);
+    }
+}
+
+static void cpu_concat(gy_backend *be, const gy_concat_args *a) {
+    rows_run(be, concat_rows, a, a->n_row, (int64_t)a->na + a->nb);
+}
+
+static void gather_rows(gy_dtype act, const void *args, int64_t lo, int64_t hi) {
+    const gy_move_args *a = args;
+    size_t n = (size_t)a->n * (act == GY_F32 ? 4 : 2);
+    for (int64_t r = lo; r < hi; r++)
+        memcpy((char *)a->y + (size_t)r * n, (const char *)a->x + (size_t)a->idx[r] * n, n);
+}
+
+static void cpu_gather(gy_backend *be, const gy_move_args *a) {
+    rows_run(be, gather_rows, a, a->n_row, a->n);
+}
+
+static void scatter_rows(gy_dtype act, const void *args, int64_t lo, int64_t hi) {
+    const gy_move_args *a = args;
+    size_t n = (size_t)a->n * (act == GY_F32 ? 4 : 2);
+    for (int64_t r = lo; r < hi; r++)
+        memcpy((char *)a->y + (size_t)a->idx[r] * n, (const char *)a->x + (size_t)r * n, n);
+}
+
+static void cpu_scatter(gy_backend *be, const gy_move_args *a) {
+    rows_run(be, scatter_rows, a, a->n_row, a->n);
+}
+
+/* ---- linear ---------------------------------------------------------------------------------------------------- */
+
+typedef struct linear_task {
+    const gy_cpu_kernels *kern;
+    gy_cpu_linear l;
+} linear_task;
+
+static void linear_pack_member(void *arg, int member, int n_member) {
+    const linear_task *t = arg;
+    int64_t lo, hi;
+    gy_team_share(t->l.n_row, 1, member, n_member, &lo, &hi);
+    if (lo < hi) t->kern->linear_pack(&t->l, lo, hi);
+}
+
+static void linear_member(void *arg, int member, int n_member) {
+    const linear_task *t = arg;
+    int64_t lo, hi;
+    gy_team_share(t->l.a->w->n, 8, member, n_member, &lo, &hi);
+    if (lo < hi) t->kern->linear(&t->l, lo, hi);
+}
+
+static void linear_run(cpu_backend *c, gy_team_fn fn, linear_task *t, int64_t work) {
+    if (work < ROWS_FORK_FROM) {
+        fn(t, 0, 1);
+    } else {
+        gy_team_run(c->team, fn, t);
+    }
+}
+
+/* Rows are packed as many at a time as the scratch holds. */
+static void cpu_linear(gy_backend *be, const gy_linear_args *a) {
+    cpu_backend *c = cpu_of(be);
+    GY_CHECK(a->w->k <= c->max_k && a->w->dtype <= GY_BF16);
+    int64_t stride = gy_cpu_pad(c->kern, a->w->k), most = c->linear_floats / stride / 4 * 4;
+    for (int64_t r = 0; r < a->n_row; r += most) {
+        int64_t n = a->n_row - r < most ? a->n_row - r : most;
+        linear_task t = {.kern = c->kern,
+                         .l = {.a = a, .act = be->act, .x = c->scratch, .stride = stride, .row0 = r, .n_row = n}};
+        linear_run(c, linear_pack_member, &t, n * a->w->k / 2);
+        linear_run(c, linear_member, &t, n * a->w->k * a->w->n / 2);
+    }
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------- */
+
+typedef struct attn_task {
+    const cpu_backend *c;
+    const gy_attn_args *a;
+} attn_task;
+
+/* Pairs of (row, KV head) are dealt in turn, because later rows of a chunk see longer contexts. */
+static void attn_member(void *arg, int member, int n_member) {
+    const attn_task *t = arg;
+    const cpu_backend *c = t->c;
+    int64_t n_head_kv = t->a->kv->n_head_kv, n = t->a->rows.n_row * n_head_kv;
+    float *scratch = c->scratch + c->linear_floats + member * c->attn_floats;
+    for (int64_t i = member; i < n; i += n_member)
+        c->kern->attn(c->be.act, t->a, i / n_head_kv, (int32_t)(i % n_head_kv), scratch);
+}
+
+static void cpu_attn(gy_backend *be, const gy_attn_args *a) {
+    attn_task t = {.c = cpu_of(be), .a = a};
+    GY_CHECK(a->kv->head_dim <= t.c->max_k);
+    if (a->rows.n_row > 0) gy_team_run(t.c->team, attn_member, &t);
+}
+
+/* ---- the object ------------------------------------------------------------------------------------------------ */
+
+static void cpu_destroy(gy_backend *be) {
+    cpu_backend *c = cpu_of(be);
+    if (!c) return;
+    gy_team_destroy(c->team);
+    if (c->scratch) gy_mem_unmap_pages(GY_MEM_ENGINE, c->scratch, c->scratch_bytes);
+    gy_mem_free(c);
+}
+
+static const gy_ops cpu_ops = {
+    .name = "cpu", /* replaced by the kernels' name */
+    .alloc = gy_host_alloc,
+    .free = gy_host_free,
+    .upload = gy_host_copy,
+    .download = gy_host_copy,
+    .sync = gy_host_sync,
+    .destroy = cpu_destroy,
+    .embed = cpu_embed,
+    .norm = cpu_norm,
+    .linear = cpu_linear,
+    .rope_table = cpu_rope_table,
+    .rope_kv = cpu_rope_kv,
+    .attn = cpu_attn,
+    .residual = cpu_residual,
+    .silu_mul = cpu_silu_mul,
+    .concat = cpu_concat,
+    .gather = cpu_gather,
+    .scatter = cpu_scatter,
+    .gate = cpu_gate,
+    .latent_diff = cpu_latent_diff,
+    .latent_init = cpu_latent_init,
+};
+
+static const gy_cpu_kernels *kernels_choose(uint32_t features) {
+    if (features & GY_CPU_AVX512) return &gy_cpu_kernels_avx512;
+    if (features & GY_CPU_AVX2) return &gy_cpu_kernels_avx2;
+    return NULL;
+}
+
+/* Packed rows get 16 MiB: enough rows that reading W again for the next ones costs nothing, and no more memory than
+ * one layer's weights. At least one tile of 4 rows must fit. */
+static gy_status scratch_create(cpu_backend *c, const gy_ops_limits *lim, gy_err *err) {
+    const int64_t usual = (int64_t)16 << 20 >> 2;
+    int64_t stride = gy_cpu_pad(c->kern, lim->max_k);
+    size_t n;
+    c->max_k = lim->max_k;
+    c->linear_floats = 4 * stride > usual ? 4 * stride : usual;
+    c->attn_floats = 2 * GY_CPU_ATTN_HEADS * stride;
+    if (gy_size_mul((size_t)gy_team_size(c->team), (size_t)c->attn_floats, &n) ||
+        gy_size_add(n, (size_t)c->linear_floats, &n) || gy_size_mul(n, sizeof(float), &n))
+        return gy_err_set(err, GY_E_LIMIT, "cpu backend: max_k %d is too large", lim->max_k);
+    c->scratch = gy_mem_map_pages(GY_MEM_ENGINE, n);
+    if (!c->scratch) return gy_err_set(err, GY_E_NOMEM, "cpu backend: no memory for %zu bytes of scratch", n);
+    c->scratch_bytes = n;
+    return GY_OK;
+}
+
+static gy_status opts_check(const gy_cpu_opts *o, gy_err *err) {
+    if (o->act != GY_F32 && o->act != GY_BF16)
+        return gy_err_set(err, GY_E_UNSUPPORTED, "cpu backend: activations in %s; use f32 or bf16",
+                          gy_dtype_name(o->act));
+    if (o->n_thread < 0) return gy_err_set(err, GY_E_ARG, "cpu backend: %d threads; use 0 or more", o->n_thread);
+    if (o->limits.max_k < 1)
+        return gy_err_set(err, GY_E_ARG, "cpu backend: max_k %d; expected the longest input row", o->limits.max_k);
+    if (!kernels_choose(gy_cpu_features()))
+        return gy_err_set(err, GY_E_UNSUPPORTED,
+                          "cpu backend: this processor (or --cpu-mask) offers no AVX2; use the ref backend");
+    return GY_OK;
+}
+
+gy_status gy_backend_cpu_create(const gy_cpu_opts *o, gy_err *err, gy_backend **out) {
+    GY_TRY(opts_check(o, err));
+    cpu_backend *c = gy_mem_alloc(GY_MEM_ENGINE, 1, sizeof *c);
+    if (!c) return gy_err_set(err, GY_E_NOMEM, "cpu backend: no memory for %zu bytes", sizeof *c);
+    c->kern = kernels_choose(gy_cpu_features());
+    c->ops = cpu_ops;
+    c->ops.name = c->kern->name;
+    c->be = (gy_backend){.ops = &c->ops, .act = o->act, .is_host = 1};
+    gy_status st = gy_team_create(o->n_thread, o->pin, &c->team);
+    if (st < 0) {
+        gy_err_set(err, st, "cpu backend: cannot start %d threads", o->n_thread);
+    } else {
+        st = scratch_create(c, &o->limits, err);
+    }
+    if (st < 0) {
+        cpu_destroy(&c->be);
+        return st;
+    }
+    *out = &c->be;
+    return GY_OK;
+}

@@ -1,0 +1,232 @@
+/* linear: every variant against the exact sum (f64) and against ref, over shapes that leave every kind of tail; the
+ * equalities of design.md 4; rows that do not leak into each other; borders.
+ */
+#include "ops_fixture.h"
+
+static const int rows_of[] = {1, 2, 3, 5, 16, 17, 64};
+static const int sizes[] = {1, 7, 12, 31, 33, 60, 63, 64, 65, 96, 100, 128, 176, 257};
+
+typedef struct problem {
+    gy_weight w;
+    buf part[GY_WEIGHT_PARTS], x, y;
+    int n_row;
+} problem;
+
+/* The n rows of W over n_part parts as unequal as they can be; each part at the end of its own mapping. */
+static problem problem_make(gy_dtype act, gy_dtype t, int n_row, int n, int k, int n_part, value_kind kind) {
+    problem p = {.w = {.dtype = t, .n = n, .k = k, .n_part = n_part}, .n_row = n_row};
+    for (int i = 0, left = n; i < n_part; i++) {
+        int rows = i == n_part - 1 ? left : left / (n_part - i + 1);
+        p.part[i] = buf_values(t, (int64_t)rows * k, kind, (uint32_t)(100 + i));
+        p.w.part[i].data = p.part[i].p;
+        p.w.part[i].n = rows;
+        left -= rows;
+    }
+    p.x = buf_values(act, (int64_t)n_row * k, kind, 7);
+    p.y = buf_make((size_t)n_row * (size_t)n * dt_bytes(act));
+    return p;
+}
+
+static void problem_free(problem *p) {
+    for (int i = 0; i < p->w.n_part; i++) buf_free(&p->part[i]);
+    buf_free(&p->x);
+    buf_free(&p->y);
+}
+
+static void run(gy_backend *be, const void *x, const gy_weight *w, int n_row, void *y, int y_f32) {
+    gy_linear_args a = {.x = x, .w = w, .n_row = n_row, .y = y, .y_f32 = y_f32};
+    gy_mem_guard_begin();
+    be->ops->linear(be, &a);
+    gy_mem_guard_end();
+    assert_int_equal(be->ops->sync(be, NULL), GY_OK);
+}
+
+static float weight_at(const gy_weight *w, int64_t i, int64_t j) {
+    int ip = 0;
+    while (i >= w->part[ip].n) i -= w->part[ip++].n;
+    return dt_get(w->part[ip].data, w->dtype, i * w->k + j);
+}
+
+/* A lane takes every VL-th product by a fused multiply-add: ceil(k / 2 VL) * 2 roundings, then log2(VL) additions.
+ * ref: k roundings of products and k of sums at most. */
+static void against_exact(const problem *p, gy_dtype act, double n_round, worst *w, const char *what) {
+    for (int64_t r = 0; r < p->n_row; r++) {
+        for (int64_t i = 0; i < p->w.n; i++) {
+            double sum = 0, size = 0;
+            for (int64_t j = 0; j < p->w.k; j++) {
+                double v = (double)dt_get(p->x.p, act, r * p->w.k + j) * weight_at(&p->w, i, j);
+                sum += v;
+                size += fabs(v);
+            }
+            double bound = gamma_of(n_round) * size + p->w.k * TINY_F32;
+            bound += act == GY_BF16 ? round_err(act, fabs(sum) + bound) : 0;
+            close_check(w, dt_get(p->y.p, act, r * p->w.n + i), sum, bound, what, r * p->w.n + i);
+        }
+    }
+}
+
+static void shape_check(gy_backend *ref, gy_backend *be, const variant *v, problem *p, worst *w_ref, worst *w_be) {
+    char what[96];
+    int k = p->w.k;
+    snprintf(what, sizeof what, "linear %s %s/%s m %d n %d k %d", v->name, gy_dtype_name(be->act),
+             gy_dtype_name(p->w.dtype), p->n_row, p->w.n, k);
+    run(ref, p->x.p, &p->w, p->n_row, p->y.p, 0);
+    against_exact(p, be->act, 2 * k, w_ref, "ref");
+    memset(p->y.p, 0xc3, p->y.n);
+    run(be, p->x.p, &p->w, p->n_row, p->y.p, 0);
+    against_exact(p, be->act, (k + 2 * v->vl - 1) / (2 * v->vl) * 2 + 4, w_be, what);
+}
+
+/* All sizes of n and k with one n_row, and all n_row with some, so that each pair of tails meets. */
+static void sweep(const variant *v, gy_dtype act, gy_dtype t) {
+    gy_backend *ref = ref_open(act), *be = cpu_open(v, act, 2);
+    worst w_ref = {0}, w_be = {0};
+    char name[32];
+    for (int ik = 0; ik < COUNT(sizes); ik++) {
+        for (int in = 0; in < COUNT(sizes); in++) {
+            int n = sizes[in], k = sizes[ik], n_row = rows_of[(in + ik) % 5];
+            value_kind kind = (value_kind)((in + 2 * ik) % V_KIND_COUNT);
+            problem p = problem_make(act, t, n_row, n, k, n < 3 ? 1 : 1 + in % 3, kind);
+            shape_check(ref, be, v, &p, &w_ref, &w_be);
+            problem_free(&p);
+        }
+    }
+    for (int ir = 0; ir < COUNT(rows_of); ir++) {
+        problem p = problem_make(act, t, rows_of[ir], 65, 100, 2, V_UNIT);
+        shape_check(ref, be, v, &p, &w_ref, &w_be);
+        problem_free(&p);
+    }
+    snprintf(name, sizeof name, "linear, weights %s", gy_dtype_name(t));
+    worst_print(name, "ref", act, &w_ref);
+    worst_print(name, v->name, act, &w_be);
+    gy_backend_destroy(ref);
+    gy_backend_destroy(be);
+}
+
+static void each_variant(void (*fn)(const variant *v, gy_dtype act, gy_dtype t)) {
+    const gy_dtype types[] = {GY_F32, GY_F16, GY_BF16};
+    for (int iv = 0; iv < COUNT(variants); iv++) {
+        if (variant_missing(&variants[iv])) continue;
+        for (int ia = 0; ia < 2; ia++)
+            for (int it = 0; it < 3; it++) fn(&variants[iv], acts[ia], types[it]);
+    }
+}
+
+static void test_shapes(void **state) {
+    (void)state;
+    each_variant(sweep);
+}
+
+/* Row by row alone, in another order, with 1, 2 and 3 threads, and again: the same bits. */
+static void equalities(const variant *v, gy_dtype act, gy_dtype t) {
+    enum { M = 17, N = 83 };
+    const int ks[] = {60, 257, 512};
+    for (int ik = 0; ik < 3; ik++) {
+        int k = ks[ik];
+        size_t row_bytes = (size_t)k * dt_bytes(act), y_bytes = N * dt_bytes(act);
+        problem p = problem_make(act, t, M, N, k, 3, V_MIXED);
+        buf alone = buf_make(M * y_bytes), mixed = buf_make(p.x.n);
+        for (int n_thread = 1; n_thread <= 3; n_thread++) {
+            gy_backend *be = cpu_open(v, act, n_thread);
+            if (n_thread == 1) run(be, p.x.p, &p.w, M, p.y.p, 0);
+            run(be, p.x.p, &p.w, M, alone.p, 0);
+            same_check(alone.p, p.y.p, alone.n, "again, or with more threads");
+            for (int r = 0; r < M; r++) run(be, p.x.p + r * row_bytes, &p.w, 1, alone.p + r * y_bytes, 0);
+            same_check(alone.p, p.y.p, alone.n, "each row alone");
+            for (int r = 0; r < M; r++) memcpy(mixed.p + r * row_bytes, p.x.p + (r * 5 % M) * row_bytes, row_bytes);
+            run(be, mixed.p, &p.w, M, alone.p, 0);
+            for (int r = 0; r < M; r++)
+                same_check(alone.p + r * y_bytes, p.y.p + (r * 5 % M) * y_bytes, y_bytes, "rows in another order");
+            gy_backend_destroy(be);
+        }
+        buf_free(&alone);
+        buf_free(&mixed);
+        problem_free(&p);
+    }
+}
+
+static void test_equalities(void **state) {
+    (void)state;
+    each_variant(equalities);
+}
+
+/* NaN and infinities reach every output of their row as in ref, and no other row. */
+static void no_leak(const variant *v, gy_dtype act, gy_dtype t) {
+    enum { M = 6, N = 37, K = 70 };
+    problem p = problem_make(act, t, M, N, K, 2, V_UNIT);
+    gy_backend *ref = ref_open(act), *be = cpu_open(v, act, 2);
+    buf clean = buf_make(p.y.n), want = buf_make(p.y.n);
+    run(be, p.x.p, &p.w, M, clean.p, 0);
+    dt_put(p.x.p, act, 1 * K + 69, NAN);
+    dt_put(p.x.p, act, 2 * K + 0, INFINITY);
+    dt_put(p.x.p, act, 4 * K + 33, -INFINITY);
+    run(ref, p.x.p, &p.w, M, want.p, 0);
+    run(be, p.x.p, &p.w, M, p.y.p, 0);
+    size_t y_bytes = N * dt_bytes(act);
+    for (int r = 0; r < M; r++) {
+        if (r == 0 || r == 3 || r == 5) same_check(p.y.p + r * y_bytes, clean.p + r * y_bytes, y_bytes, "clean row");
+        for (int i = 0; i < N && (r == 1 || r == 2 || r == 4); i++) {
+            float a = dt_get(p.y.p, act, r * N + i), b = dt_get(want.p, act, r * N + i);
+            assert_true(isnan(a) ? isnan(b) : isinf(a) && a == b);
+            assert_true(r != 1 || isnan(a));
+        }
+    }
+    buf_free(&clean);
+    buf_free(&want);
+    problem_free(&p);
+    gy_backend_destroy(ref);
+    gy_backend_destroy(be);
+}
+
+static void test_no_leak(void **state) {
+    (void)state;
+    each_variant(no_leak);
+}
+
+/* y_f32: the same rounded values, widened. */
+static void f32_output(const variant *v, gy_dtype act, gy_dtype t) {
+    enum { M = 3, N = 21, K = 64 };
+    problem p = problem_make(act, t, M, N, K, 1, V_UNIT);
+    gy_backend *be[2] = {ref_open(act), cpu_open(v, act, 1)};
+    buf wide = buf_make(M * N * sizeof(float));
+    for (int b = 0; b < 2; b++) {
+        run(be[b], p.x.p, &p.w, M, p.y.p, 0);
+        run(be[b], p.x.p, &p.w, M, wide.p, 1);
+        for (int i = 0; i < M * N; i++) assert_true(dt_get(wide.p, GY_F32, i) == dt_get(p.y.p, act, i));
+        gy_backend_destroy(be[b]);
+    }
+    buf_free(&wide);
+    problem_free(&p);
+}
+
+static void test_f32_output(void **state) {
+    (void)state;
+    each_variant(f32_output);
+}
+
+/* More rows than the packed scratch holds at once: the pieces join. 16 MiB / 4 B / 640 = 6553 rows of k 640. */
+static void test_many_rows(void **state) {
+    (void)state;
+    enum { M = 6600, N = 9, K = 640 };
+    for (int iv = 0; iv < COUNT(variants); iv++) {
+        if (variant_missing(&variants[iv])) continue;
+        problem p = problem_make(GY_BF16, GY_BF16, M, N, K, 1, V_UNIT);
+        gy_backend *be = cpu_open(&variants[iv], GY_BF16, 2);
+        uint16_t alone[N];
+        run(be, p.x.p, &p.w, M, p.y.p, 0);
+        for (int r = 0; r < M; r += r < 6540 ? 327 : 1) {
+            run(be, p.x.p + (size_t)r * K * 2, &p.w, 1, alone, 0);
+            same_check(alone, p.y.p + (size_t)r * N * 2, sizeof alone, "row of a long batch");
+        }
+        gy_backend_destroy(be);
+        problem_free(&p);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes),     cmocka_unit_test(test_equalities), cmocka_unit_test(test_no_leak),
+        cmocka_unit_test(test_f32_output), cmocka_unit_test(test_many_rows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -339,7 +339,9 @@ static void jw_make_locale(void) {
     jw_locale = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
 }
 
-/* The first precision whose text reads back as the same value is the shortest, since %g drops trailing zeros. */
+/* The first precision whose text reads back as the same value is the shortest, since %g drops trailing zeros. (Rarely,
+ * at a power of two, some other decimal of that length would do where the nearest one does not: one digit more then.)
+ */
 static void jw_real(gy_jw *w, double v, int max_digits, int is_f32) {
     char buf[40] = "";
     pthread_once(&jw_once, jw_make_locale);

@@ -495,11 +495,65 @@ def make_spm_suffix():
     write_json("spm-suffix", "tokenizer_config.json", {"add_bos_token": True, "add_eos_token": True, "bos_token": "[BOS]", "eos_token": "[EOS]", "unk_token": "[UNK]"})
 
 
+# Two models written by hand, for what a trainer never makes: see README.md.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+
+
+def pb_field(number, payload):
+    """A field of bytes, or of a varint if payload is an int."""
+    if isinstance(payload, int):
+        return put_varint(number << 3) + put_varint(payload)
+    return put_varint(number << 3 | 2) + put_varint(len(payload)) + payload
+
+
+def pb_pieces(pieces):
+    return b"".join(pb_field(1, pb_field(1, s.encode()) + b"\x15" + struct.pack("<f", score) + pb_field(3, kind)) for s, score, kind in pieces)
+
+
+def odd_cases(name, model, letters, extra):
+    path = os.path.join(folder(name), "tokenizer.model")
+    with open(path, "wb") as f:
+        f.write(model)
+    write_json(name, "tokenizer_config.json", {"add_bos_token": False, "add_eos_token": False, "bos_token": "<s>", "eos_token": "</s>"})
+    sp = sentencepiece.SentencePieceProcessor(model_proto=model)
+    rng = random.Random("gyre tokenizer goldens: " + name)
+    texts = extra + ["".join(rng.choice(letters) for _ in range(rng.randrange(1, 60))) for _ in range(200)]
+    cases = []
+    for text in texts:
+        ids = sp.encode(text)
+        visible = [t for t in ids if not sp.is_control(t)]
+        cases.append({"text_hex": text.encode().hex(), "add_special": False, "parse_special": False, "ids": ids, "decode": sp.decode(ids), "decode_skip": sp.decode(visible)})
+    write_cases(name, cases)
+
+
+def make_spm_odd_bpe():
+    pieces = [("<unk>", 0, UNKNOWN), ("<s>", 0, CONTROL), ("</s>", 0, CONTROL), ("q", 0, CONTROL), ("\0", 0, NORMAL)]
+    pieces += [(b, 0, BYTE) for b in bytes_alphabet()]
+    pieces += [(c, -9, NORMAL) for c in "abcdx\u2581"]
+    pieces += [("ab", 0.0, NORMAL), ("bc", -0.0, NORMAL), ("cd", 1.5, NORMAL), ("abc", -1, NORMAL), ("bcd", -1, UNUSED), ("aa", -2, NORMAL),
+               ("aaa", -2, UNUSED), ("aaaa", -2, NORMAL), ("\u2581a", 2, NORMAL), ("\u2581\u2581", -3, UNUSED), ("qa", 7, NORMAL), ("aq", 6, UNUSED),
+               ("<s", -4, NORMAL), ("s>", -5, NORMAL), ("dd", 0, USER_DEFINED), ("ddd", 0, USER_DEFINED), ("\u2581u", 0, USER_DEFINED), ("b c", 0, USER_DEFINED)]
+    pieces += [("x" * n, float(n), UNUSED) for n in range(2, 151)]
+    model = pb_pieces(pieces) + pb_field(2, pb_field(3, 2) + pb_field(35, 1)) + pb_field(3, pb_field(1, b"odd"))
+    odd_cases("spm-odd-bpe", model, "aaabbccddqxx u <s>\u2581e", ["x" * n for n in (2, 3, 99, 100, 101, 102, 149, 150, 151, 300, 400)] + ["aaaa" * 30, "\0", "a\0b", "q", "b c", "b  c"])
+
+
+def make_spm_odd_unigram():
+    pieces = [("<s>", 0, CONTROL), ("</s>", 0, CONTROL), ("<s>", -3, NORMAL), ("<0x41>", -4, NORMAL)] + [(b, 0, BYTE) for b in bytes_alphabet()]
+    pieces += [("a", -1, NORMAL), ("aa", -2, NORMAL), ("aaa", -3, NORMAL), ("b", -1.1, NORMAL), ("bb", -2.2, NORMAL), ("bbb", -3.3, NORMAL),
+               ("bbbb", -4.4, NORMAL), ("y", -50, NORMAL), ("ab", -7, USER_DEFINED), ("abc", -7, USER_DEFINED), ("bc", -0.1, UNUSED), ("c", -0.3, NORMAL),
+               ("cc", -0.6, NORMAL), (" ", -2, NORMAL), (" a", -2.5, NORMAL), ("a a", -1, NORMAL), ("\u00e9", -2, NORMAL), ("e\u0301", -1, NORMAL)]
+    spec = pb_field(3, 0) + pb_field(4, 0) + pb_field(5, 0)
+    model = pb_pieces(pieces) + pb_field(2, pb_field(3, 1) + pb_field(35, 1)) + pb_field(3, spec)
+    odd_cases("spm-odd-unigram", model, "aaaabbbbbccyz  <s>\u00e9e\u0301\u2581", ["b" * n for n in range(1, 30)] + ["cb" * 700, "z" * 5000, "y" * 2500 + "bbbbbaaaa", "<s>", "<0x41>", "abcab", "c" * 400])
+
+
 MAKERS = {
     "smollm2": make_smollm2, "gpt2": make_gpt2, "llama3": make_llama3, "llama2": make_llama2, "metaspace": make_metaspace,
     "metaspace-first": make_metaspace_first, "split-a": make_split_a, "split-b": make_split_b, "split-c": make_split_c, "split-d": make_split_d,
     "huginn": make_huginn, "spm-bpe": make_spm_bpe, "spm-unigram": make_spm_unigram, "spm-bpe-raw": make_spm_bpe_raw,
     "spm-bpe-unk": make_spm_bpe_unk, "spm-suffix": make_spm_suffix,
+    "spm-odd-bpe": make_spm_odd_bpe, "spm-odd-unigram": make_spm_odd_unigram,
 }
 
 if __name__ == "__main__":

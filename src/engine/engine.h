@@ -39,7 +39,7 @@ typedef struct gy_engine_plan {
 gy_status gy_engine_make_plan(const gy_model_desc *d, gy_dtype act, const gy_engine_opts *o, gy_err *err,
                               gy_engine_plan *out);
 
-/* model is borrowed. Its backend must have been made for gy_loop_limits(desc, max_rows + max_seqs, max_len). */
+/* model is borrowed. Its backend must have been made for gy_loop_limits(desc, max_rows, max_len). */
 gy_status gy_engine_open(gy_model *m, const gy_engine_opts *o, gy_err *err, gy_engine **out);
 void gy_engine_close(gy_engine *e); /* accepts NULL; unfinished requests end without an event */
 

@@ -34,7 +34,7 @@ typedef struct gy_exit_rule {
     gy_exit_kind kind;
     double threshold;
     int32_t min_loops, max_loops; /* 1 <= min <= max */
-    int on_prompt;                /* 1: the prompt's last token obeys the rule too; default 0 (select: always) */
+    int on_prompt; /* 1: prompt tokens obey the rule too; 0: full depth (select: always, at the last prompt token) */
 } gy_exit_rule;
 
 /* What the model can offer to a rule. */

@@ -1,0 +1,335 @@
+/* Attention, and rope with its KV write: every variant against f64 or ref, over head sizes, groups, contexts across
+ * tile and block edges and scattered slots; the equalities of design.md 4; rows that do not leak into each other.
+ */
+#include "ops_fixture.h"
+
+enum { N_LAYER = 3, IL = 1, N_BLOCK = 40 };
+
+/* A batch in which row r has its own context of pos[r] + 1 tokens; slots come in runs or scattered. */
+typedef struct batch {
+    int n_row, n_head, n_head_kv, head_dim, q_stride;
+    gy_dtype act;
+    gy_kv_view kv;
+    gy_rows rows;
+    buf pool, map, pos, slot, off, q, y;
+} batch;
+
+static int batch_width(const batch *b) {
+    return b->n_head_kv * b->head_dim;
+}
+
+/* Position j of row r at slot order[i], i counting through all contexts. The KV itself depends on (r, j) only, so that
+ * two batches that differ in `scattered` hold the same values at other places. */
+static void batch_place(batch *b, const int *pos, int scattered, value_kind kind) {
+    int32_t *map = (int32_t *)b->map.p;
+    int64_t *off = (int64_t *)b->off.p;
+    int i = 0;
+    for (int r = 0; r < b->n_row; r++) {
+        off[r] = i;
+        for (int j = 0; j <= pos[r]; j++, i++) {
+            map[i] = scattered ? (i * 269 + 11) % (N_BLOCK * GY_BLOCK_SLOTS) : i + 5;
+            for (int kv = 0; kv < 2; kv++) {
+                int64_t at = gy_kv_offset(&b->kv, map[i], IL, kv);
+                for (int e = 0; e < batch_width(b); e++)
+                    dt_put(b->kv.base, b->act, at + e,
+                           value_of(kind, b->act, (uint32_t)(1000 + 2 * r + kv), (uint32_t)(j * batch_width(b) + e)));
+            }
+        }
+        ((int32_t *)b->pos.p)[r] = pos[r];
+        ((int32_t *)b->slot.p)[r] = map[off[r] + pos[r]];
+    }
+}
+
+static batch batch_make(gy_dtype act, int n_head, int n_head_kv, int head_dim, const int *pos, int n_row, int scattered,
+                        value_kind kind) {
+    batch b = {.n_row = n_row, .n_head = n_head, .n_head_kv = n_head_kv, .head_dim = head_dim, .act = act};
+    int n = 0;
+    for (int r = 0; r < n_row; r++) n += pos[r] + 1;
+    assert_true(n + 5 <= N_BLOCK * GY_BLOCK_SLOTS);
+    b.q_stride = (n_head + 2 * n_head_kv) * head_dim;
+    b.pool = buf_values(act, (int64_t)N_BLOCK * N_LAYER * 2 * GY_BLOCK_SLOTS * batch_width(&b), V_UNIT, 3);
+    b.map = buf_make((size_t)n * 4);
+    b.pos = buf_make((size_t)n_row * 4);
+    b.slot = buf_make((size_t)n_row * 4);
+    b.off = buf_make((size_t)n_row * 8);
+    b.q = buf_values(act, (int64_t)n_row * b.q_stride, kind, 4);
+    b.y = buf_make((size_t)n_row * (size_t)n_head * (size_t)head_dim * dt_bytes(act));
+    b.kv = (gy_kv_view){.base = b.pool.p,
+                        .map = (int32_t *)b.map.p,
+                        .dtype = act,
+                        .n_layer = N_LAYER,
+                        .n_head_kv = n_head_kv,
+                        .head_dim = head_dim};
+    b.rows = (gy_rows){
+        .n_row = n_row, .pos = (int32_t *)b.pos.p, .slot = (int32_t *)b.slot.p, .map_off = (int64_t *)b.off.p};
+    batch_place(&b, pos, scattered, kind);
+    return b;
+}
+
+static void batch_free(batch *b) {
+    buf *all[] = {&b->pool, &b->map, &b->pos, &b->slot, &b->off, &b->q, &b->y};
+    for (int i = 0; i < COUNT(all); i++) buf_free(all[i]);
+}
+
+static float batch_scale(const batch *b) {
+    return 1.0f / sqrtf((float)b->head_dim);
+}
+
+/* Rows [from, from + n) into y. */
+static void attn_run(gy_backend *be, const batch *b, int from, int n, void *y) {
+    gy_attn_args a = {.q = b->q.p + (size_t)from * (size_t)b->q_stride * dt_bytes(b->act),
+                      .q_stride = b->q_stride,
+                      .n_head = b->n_head,
+                      .scale = batch_scale(b),
+                      .kv = &b->kv,
+                      .il = IL,
+                      .rows = {n, b->rows.pos + from, b->rows.slot + from, b->rows.map_off + from},
+                      .y = y};
+    gy_mem_guard_begin();
+    be->ops->attn(be, &a);
+    gy_mem_guard_end();
+}
+
+static double kv_at(const batch *b, int r, int j, int kv, int head, int e) {
+    int64_t at = gy_kv_offset(&b->kv, b->kv.map[b->rows.map_off[r] + j], IL, kv);
+    return dt_get(b->kv.base, b->act, at + head * b->head_dim + e);
+}
+
+/* Exact scores of one head, and how far a computed score can lie off: n_dot roundings of the dot product, one of the
+ * scaling, one of the difference to the maximum. Returns the latter's largest value. */
+static double exact_scores(const batch *b, int r, int h, double n_dot, double *s) {
+    int head_kv = h / (b->n_head / b->n_head_kv);
+    double off = 0, largest = 0, max = -INFINITY;
+    for (int j = 0; j <= b->rows.pos[r]; j++) {
+        double dot = 0, size = 0;
+        for (int e = 0; e < b->head_dim; e++) {
+            double v = (double)dt_get(b->q.p, b->act, (int64_t)r * b->q_stride + h * b->head_dim + e) *
+                       kv_at(b, r, j, 0, head_kv, e);
+            dot += v;
+            size += fabs(v);
+        }
+        s[j] = dot * (double)batch_scale(b);
+        size *= (double)batch_scale(b);
+        if (gamma_of(n_dot) * size > off) off = gamma_of(n_dot) * size;
+        if (fabs(s[j]) > largest) largest = fabs(s[j]);
+        if (s[j] > max) max = s[j];
+    }
+    for (int j = 0; j <= b->rows.pos[r]; j++) s[j] = exp(s[j] - max);
+    return off + 3 * largest * U_F32 + b->head_dim * TINY_F32;
+}
+
+/* A weight is off by e^(2 off) - 1 relatively (its own score and the maximum's), by 2 ulp of exp, and by 3 roundings
+ * for each of the tiles' rescalings; the sum over n positions adds n roundings, the division two. What the denominator
+ * adds is of the same size: hence the factor 2. Weights below f32's range count as their smallest step. */
+static double attn_bound(double off, int n, double size) {
+    double rel = 2 * (expm1(2 * off) + 4 * U_F32 + 3 * (n / 64 + 1) * U_F32) + gamma_of(n + 4);
+    return rel * size + n * 0x1p-126;
+}
+
+static void against_exact(const batch *b, double n_dot, worst *w, const char *what) {
+    static double s[1024];
+    for (int r = 0; r < b->n_row; r++) {
+        for (int h = 0; h < b->n_head; h++) {
+            int n = b->rows.pos[r] + 1, head_kv = h / (b->n_head / b->n_head_kv);
+            double off = exact_scores(b, r, h, n_dot, s), sum = 0;
+            for (int j = 0; j < n; j++) sum += s[j];
+            for (int e = 0; e < b->head_dim; e++) {
+                double y = 0, size = 0;
+                for (int j = 0; j < n; j++) {
+                    y += s[j] / sum * kv_at(b, r, j, 1, head_kv, e);
+                    size += s[j] / sum * fabs(kv_at(b, r, j, 1, head_kv, e));
+                }
+                int64_t at = ((int64_t)r * b->n_head + h) * b->head_dim + e;
+                double bound = attn_bound(off, n, size);
+                bound += b->act == GY_BF16 ? round_err(b->act, fabs(y) + bound) : 0;
+                close_check(w, dt_get(b->y.p, b->act, at), y, bound, what, at);
+            }
+        }
+    }
+}
+
+static const int dims[] = {2, 12, 16, 64, 80, 96, 128};
+static const int groups[] = {1, 2, 6, 8, 11};
+static const int contexts[] = {0, 1, 14, 15, 16, 62, 63, 64, 127, 128, 150};
+
+static void test_exact(void **state) {
+    (void)state;
+    for (int iv = 0; iv < COUNT(variants); iv++) {
+        if (variant_missing(&variants[iv])) continue;
+        for (int ia = 0; ia < 2; ia++) {
+            gy_backend *be = cpu_open(&variants[iv], acts[ia], 2), *ref = ref_open(acts[ia]);
+            worst w = {0}, w_ref = {0};
+            for (int i = 0; i < COUNT(dims) * COUNT(groups) * 2; i++) {
+                int d = dims[i % COUNT(dims)], g = groups[i / COUNT(dims) % COUNT(groups)], n_kv = i % 2 ? 3 : 1;
+                const int pos[] = {contexts[i % COUNT(contexts)], contexts[(i + 4) % COUNT(contexts)], 5};
+                value_kind kind = i % 5 == 4 ? V_TINY : i % 3 == 2 ? V_MIXED : V_UNIT;
+                batch b = batch_make(acts[ia], g * n_kv, n_kv, d, pos, 3, i & 1, kind);
+                attn_run(ref, &b, 0, 3, b.y.p);
+                against_exact(&b, d + 2, &w_ref, "attn ref");
+                memset(b.y.p, 0xc3, b.y.n);
+                attn_run(be, &b, 0, 3, b.y.p);
+                against_exact(&b, (d + 2 * variants[iv].vl - 1) / (2 * variants[iv].vl) * 2 + 5, &w, "attn");
+                batch_free(&b);
+            }
+            worst_print("attn", "ref", acts[ia], &w_ref);
+            worst_print("attn", variants[iv].name, acts[ia], &w);
+            gy_backend_destroy(be);
+            gy_backend_destroy(ref);
+        }
+    }
+}
+
+/* Alone, in another order of rows, with scattered slots, with 1, 2, 3 threads, again: the same bits. */
+static void equalities(const variant *v, gy_dtype act, int head_dim) {
+    enum { M = 5 };
+    const int pos[M] = {130, 63, 64, 3, 200};
+    batch b = batch_make(act, 6, 3, head_dim, pos, M, 0, V_UNIT);
+    batch far = batch_make(act, 6, 3, head_dim, pos, M, 1, V_UNIT);
+    size_t y_bytes = b.y.n / M;
+    for (int n_thread = 1; n_thread <= 3; n_thread++) {
+        gy_backend *be = cpu_open(v, act, n_thread);
+        if (n_thread == 1) attn_run(be, &b, 0, M, b.y.p);
+        attn_run(be, &far, 0, M, far.y.p);
+        same_check(far.y.p, b.y.p, b.y.n, "scattered slots, more threads");
+        memset(far.y.p, 0, far.y.n);
+        for (int r = M - 1; r >= 0; r--) attn_run(be, &b, r, 1, far.y.p + (size_t)r * y_bytes);
+        same_check(far.y.p, b.y.p, b.y.n, "each row alone, last first");
+        gy_backend_destroy(be);
+    }
+    batch_free(&b);
+    batch_free(&far);
+}
+
+static void test_equalities(void **state) {
+    (void)state;
+    for (int iv = 0; iv < COUNT(variants); iv++) {
+        if (variant_missing(&variants[iv])) continue;
+        for (int i = 0; i < COUNT(dims); i++) equalities(&variants[iv], acts[i & 1], dims[i]);
+        for (int i = 0; i < COUNT(dims); i++) equalities(&variants[iv], acts[!(i & 1)], dims[i]);
+    }
+}
+
+/* NaN and infinity in one row's KV make that row's head NaN, and touch nothing else. */
+static void test_no_leak(void **state) {
+    (void)state;
+    enum { M = 3, D = 64 };
+    const int pos[M] = {70, 70, 20};
+    for (int iv = 0; iv < 2 * COUNT(variants); iv++) {
+        const variant *v = &variants[iv / 2];
+        if (variant_missing(v)) continue;
+        batch b = batch_make(acts[iv % 2], 4, 2, D, pos, M, 1, V_UNIT);
+        gy_backend *be[2] = {ref_open(b.act), cpu_open(v, b.act, 2)};
+        for (int i = 0; i < 2; i++) {
+            batch_place(&b, pos, 1, V_UNIT);
+            attn_run(be[i], &b, 0, M, b.y.p);
+            buf clean = buf_bytes(b.y.p, b.y.n);
+            dt_put(b.kv.base, b.act, gy_kv_offset(&b.kv, b.kv.map[b.rows.map_off[1] + 66], IL, 0) + 5, NAN);
+            dt_put(b.kv.base, b.act, gy_kv_offset(&b.kv, b.kv.map[b.rows.map_off[2] + 3], IL, 1) + D + 5, INFINITY);
+            attn_run(be[i], &b, 0, M, b.y.p);
+            for (int e = 0; e < M * 4 * D; e++) {
+                float got = dt_get(b.y.p, b.act, e), was = dt_get(clean.p, b.act, e);
+                int r = e / (4 * D), h = e / D % 4;
+                if (r == 1 && h < 2) {
+                    assert_true(isnan(got));
+                } else if (r == 2 && h >= 2 && e % D == 5) {
+                    assert_true(isinf(got));
+                } else {
+                    assert_true(got == was);
+                }
+            }
+            buf_free(&clean);
+            gy_backend_destroy(be[i]);
+        }
+        batch_free(&b);
+    }
+}
+
+/* Scores of -inf have weight 0 even when a whole tile of them comes first; +inf cannot be weighed and gives NaN. */
+static void test_infinite_scores(void **state) {
+    (void)state;
+    enum { D = 16 };
+    const int pos[1] = {80};
+    for (int iv = 0; iv < COUNT(variants); iv++) {
+        if (variant_missing(&variants[iv])) continue;
+        batch b = batch_make(GY_F32, 1, 1, D, pos, 1, 0, V_UNIT);
+        gy_backend *be[2] = {ref_open(b.act), cpu_open(&variants[iv], b.act, 1)};
+        for (int e = 0; e < D; e++) dt_put(b.q.p, b.act, e, e == 0 ? 1.0f : 0.0f);
+        for (int j = 0; j <= 80; j++) {
+            for (int e = 0; e < D; e++) {
+                dt_put(b.kv.base, b.act, gy_kv_offset(&b.kv, b.kv.map[j], IL, 0) + e, j < 80 && e == 0 ? -INFINITY : 0);
+                dt_put(b.kv.base, b.act, gy_kv_offset(&b.kv, b.kv.map[j], IL, 1) + e, j < 80 ? 7.0f : 2.5f);
+            }
+        }
+        for (int i = 0; i < 2; i++) {
+            attn_run(be[i], &b, 0, 1, b.y.p);
+            for (int e = 0; e < D; e++) assert_true(dt_get(b.y.p, b.act, e) == 2.5f);
+            dt_put(b.kv.base, b.act, gy_kv_offset(&b.kv, b.kv.map[80], IL, 0), INFINITY);
+            attn_run(be[i], &b, 0, 1, b.y.p);
+            for (int e = 0; e < D; e++) assert_true(isnan(dt_get(b.y.p, b.act, e)));
+            dt_put(b.kv.base, b.act, gy_kv_offset(&b.kv, b.kv.map[80], IL, 0), 0.0f);
+            gy_backend_destroy(be[i]);
+        }
+        batch_free(&b);
+    }
+}
+
+/* rope_kv is element-wise: ref's bits, in q, in the written slots, and no other slot touched. */
+static void rope_run(gy_backend *be, const batch *b, gy_rope_kind kind, int round_each, const buf *bias,
+                     const buf *cs) {
+    gy_rope_kv_args a = {.qkv = b->q.p,
+                         .q_bias = bias ? bias[0].p : NULL,
+                         .k_bias = bias ? bias[1].p : NULL,
+                         .cos = (const float *)cs[0].p,
+                         .sin = (const float *)cs[1].p,
+                         .kind = kind,
+                         .round_each = round_each,
+                         .n_head = b->n_head,
+                         .kv = &b->kv,
+                         .il = IL,
+                         .rows = b->rows};
+    gy_mem_guard_begin();
+    be->ops->rope_kv(be, &a);
+    gy_mem_guard_end();
+}
+
+static void rope_case(gy_backend *ref, gy_backend *be, int head_dim, int bits, value_kind values) {
+    const int pos[] = {17, 0, 40, 3};
+    gy_rope_kind kind = bits & 1 ? GY_ROPE_PAIRS : GY_ROPE_HALF;
+    batch a = batch_make(be->act, 6, 2, head_dim, pos, 4, 1, values),
+          b = batch_make(be->act, 6, 2, head_dim, pos, 4, 1, values);
+    buf bias[2] = {buf_values(be->act, 6 * head_dim, V_UNIT, 21), buf_values(be->act, 2 * head_dim, V_UNIT, 22)};
+    buf cs[2] = {buf_values(GY_F32, 4 * head_dim / 2, V_UNIT, 23), buf_values(GY_F32, 4 * head_dim / 2, V_UNIT, 24)};
+    rope_run(ref, &a, kind, bits >> 1 & 1, bits & 4 ? bias : NULL, cs);
+    rope_run(be, &b, kind, bits >> 1 & 1, bits & 4 ? bias : NULL, cs);
+    for (int r = 0; r < 4; r++) {
+        size_t row = (size_t)r * (size_t)a.q_stride * dt_bytes(be->act);
+        same_check(b.q.p + row, a.q.p + row, (size_t)(6 * head_dim) * dt_bytes(be->act), "rotated q");
+    }
+    same_check(b.pool.p, a.pool.p, a.pool.n, "KV");
+    for (int i = 0; i < 2; i++) {
+        buf_free(&bias[i]);
+        buf_free(&cs[i]);
+    }
+    batch_free(&a);
+    batch_free(&b);
+}
+
+static void test_rope(void **state) {
+    (void)state;
+    for (int iv = 0; iv < 2 * COUNT(variants); iv++) {
+        if (variant_missing(&variants[iv / 2])) continue;
+        gy_backend *ref = ref_open(acts[iv % 2]), *be = cpu_open(&variants[iv / 2], acts[iv % 2], 2);
+        for (int i = 0; i < COUNT(dims); i++)
+            for (int bits = 0; bits < 8; bits++) rope_case(ref, be, dims[i], bits, bits % 3 ? V_UNIT : V_MIXED);
+        gy_backend_destroy(ref);
+        gy_backend_destroy(be);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exact),           cmocka_unit_test(test_equalities), cmocka_unit_test(test_no_leak),
+        cmocka_unit_test(test_infinite_scores), cmocka_unit_test(test_rope),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

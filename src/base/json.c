@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 
+#include <float.h>
 #include <jansson.h>
 #include <locale.h>
 #include <math.h>
@@ -339,14 +340,17 @@ static void jw_make_locale(void) {
     jw_locale = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
 }
 
-/* The first precision whose text reads back as the same value is the shortest, since %g drops trailing zeros. (Rarely,
- * at a power of two, some other decimal of that length would do where the nearest one does not: one digit more then.)
- */
-static void jw_real(gy_jw *w, double v, int max_digits, int is_f32) {
+/* The first precision whose text reads back as the same value is the shortest, since %g drops trailing zeros; and a
+ * decimal of up to FLT_DIG or DBL_DIG digits survives the trip through a normal number, so the search starts there.
+ * (Rarely, at a power of two, some other decimal of that length would do where the nearest one does not: one digit more
+ * then.) */
+static void jw_real(gy_jw *w, double v, int is_f32) {
     char buf[40] = "";
+    int digits = is_f32 ? FLT_DIG : DBL_DIG, most = is_f32 ? FLT_DECIMAL_DIG : DBL_DECIMAL_DIG;
+    if (fabs(v) < (is_f32 ? (double)FLT_MIN : DBL_MIN)) digits = 1;
     pthread_once(&jw_once, jw_make_locale);
     locale_t before = uselocale(jw_locale);
-    for (int digits = 1; digits <= max_digits; digits++) {
+    for (; digits <= most; digits++) {
         snprintf(buf, sizeof buf, "%.*g", digits, v);
         if (is_f32 ? (double)strtof(buf, NULL) == v : strtod(buf, NULL) == v) break;
     }
@@ -360,7 +364,7 @@ void gy_jw_f64(gy_jw *w, double v) {
         return;
     }
     jw_separate(w);
-    jw_real(w, v, 17, 0);
+    jw_real(w, v, 0);
 }
 
 void gy_jw_f32(gy_jw *w, float v) {
@@ -369,7 +373,7 @@ void gy_jw_f32(gy_jw *w, float v) {
         return;
     }
     jw_separate(w);
-    jw_real(w, (double)v, 9, 1);
+    jw_real(w, (double)v, 1);
 }
 
 void gy_jw_bool(gy_jw *w, int v) {

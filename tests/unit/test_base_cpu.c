@@ -69,7 +69,7 @@ static void test_names(void **state) {
     assert_int_equal(n, strlen(buf));
     assert_int_equal(gy_cpu_format(0, buf, sizeof buf), 0);
     assert_string_equal(buf, "");
-    n = gy_cpu_format(~0u, buf, sizeof buf);
+    assert_true(gy_cpu_format(~0u, buf, sizeof buf) > n);
     for (char *c = buf; *c; c++)
         if (*c == ' ') *c = ',';
     assert_int_equal(gy_cpu_parse_mask(buf, &m), 0);

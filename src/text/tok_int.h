@@ -36,6 +36,23 @@ const char *gy_added_piece(const gy_added *a, int32_t id, size_t *len_out, unsig
 int32_t gy_added_id(const gy_added *a, const char *content, size_t len); /* -1 if absent */
 int32_t gy_added_n_id(const gy_added *a);                                /* largest id + 1; 0 if empty */
 
+/* Matching. Tokens without GY_ADDED_NORMALIZED are looked for in raw text, the others in normalised text, under the
+ * spelling that gy_added_set_normal gave them. gy_added_build ends the filling; all_raw puts every token into the raw
+ * set. gy_added_cut appends a split of text[0..len) into added tokens (id >= 0) and what lies between (id -1), leftmost
+ * match first, longest of those; with rstrip a token's range may reach into the next token's, as in tokenizers. */
+typedef struct gy_added_part {
+    size_t off, len;
+    int32_t id;
+} gy_added_part;
+typedef GY_VEC(gy_added_part) gy_added_parts;
+
+size_t gy_added_count(const gy_added *a);
+const char *gy_added_at(const gy_added *a, size_t i, size_t *len_out, unsigned *flags_out); /* in order of putting */
+gy_status gy_added_set_normal(gy_added *a, size_t i, const char *spelling, size_t len);
+gy_status gy_added_build(gy_added *a, int all_raw);
+gy_status gy_added_cut(const gy_added *a, int normalized, const char *text, size_t len, unsigned flags, int64_t *steps,
+                       gy_added_parts *out);
+
 /* ---- a kind ---- */
 
 typedef struct gy_tok_ops {
@@ -50,6 +67,10 @@ typedef struct gy_tok_ops {
     const char *(*piece)(const gy_tok *t, int32_t id, size_t *len_out); /* NULL if absent; borrowed */
     int32_t (*id)(const gy_tok *t, const char *piece, size_t len);      /* -1 if absent */
     int (*is_special)(const gy_tok *t, int32_t id); /* beyond added tokens: control pieces. NULL = none */
+
+    /* Called once, when all added tokens are known and before gy_added_build: sets spellings in normalised text. NULL:
+     * this kind looks for all added tokens in raw text. */
+    gy_status (*seal)(gy_tok *t, gy_err *err);
 
     /* Scratch of one gy_tok_ctx, may be NULL. Kept in c->scratch. */
     gy_status (*scratch_create)(const gy_tok *t, void **out);
@@ -82,6 +103,7 @@ struct gy_tok_ctx {
     void *scratch; /* the kind's */
     int64_t steps;
     gy_str clean; /* the text with invalid UTF-8 replaced */
+    gy_added_parts parts;
 };
 
 /* Openers of the kinds: fill t->ops, impl, kind, n_vocab, bos, eos and put their added tokens into t->added (created
@@ -92,7 +114,8 @@ struct gy_tok_ctx {
  * (SentencePiece: add_bos_token is true by default when tokenizer_config.json exists, and nothing is added without that
  * file). */
 gy_status gy_hf_open_json(gy_tok *t, const char *json, size_t len, const char *name, gy_err *err);
-gy_status gy_hf_open_gpt2(gy_tok *t, const char *vocab_path, const char *merges_path, gy_err *err);
+gy_status gy_hf_open_gpt2(gy_tok *t, const char *vocab_path, const char *merges_path, int add_prefix_space,
+                          gy_err *err);
 gy_status gy_spm_open(gy_tok *t, const void *data, size_t len, const char *name, gy_err *err); /* spm.c */
 
 #endif

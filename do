@@ -113,11 +113,11 @@ stage() {
 # The end of a log, and before it those lines that look like the reason.
 show_failure() {
     reason='error[: ]|FAILED|\*\*\*|[Uu]ndefined reference|ERROR|Sanitizer|Assert|^E  '
-    if [ "$(wc -l <"$1")" -gt 40 ]; then
+    if [ "$(wc -l <"$1")" -gt 20 ]; then
         grep -E "$reason" "$1" | head -n 30 || true
         echo '...'
     fi
-    tail -n 40 "$1"
+    tail -n 20 "$1"
 }
 
 # The last line of a log that sums it up, if it has one.

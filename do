@@ -195,7 +195,7 @@ check_scripts() { shellcheck ./do .ci/run tests/tools/*.sh; }
 
 check_tidy() {
     command -v clang-tidy >/dev/null || die 'clang-tidy is not installed'
-    find src bench -name '*.c' -type f | sort | xargs -r -P "$(jobs)" -n 1 tests/tools/tidy.sh build/release build/tidy
+    find src bench -name '*.c' -type f 2>/dev/null | sort | xargs -r -P "$(jobs)" -n 1 tests/tools/tidy.sh build/release build/tidy
 }
 
 quick_checks() {

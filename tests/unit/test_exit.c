@@ -2,6 +2,7 @@
 #include "engine/exit.h"
 
 #include "base/json.h"
+#include "base/philox.h"
 #include "tensor/dtype.h"
 
 #include <math.h>
@@ -326,6 +327,19 @@ static void kl_of_equal_rows_is_zero(void **state) {
     assert_int_equal(run_logits(GY_EXIT_KL, 1e-300, 1, rows), 2);
 }
 
+/* Nearly equal rows, where the sum may round to a little below 0: still not below a threshold of 0. */
+static void kl_is_never_negative(void **state) {
+    (void)state;
+    for (uint32_t n = 0; n < 2000; n++) {
+        float rows[MAX][V];
+        uint32_t w[4];
+        gy_rand_block(1, 0, n, GY_RAND_TEST, 0, w);
+        for (int i = 0; i < MAX; i++)
+            for (int j = 0; j < V; j++) rows[i][j] = 4 * gy_rand_unit_f32(w[j]) + (float)i * 1e-7f * (float)(w[j] & 3);
+        assert_int_equal(run_logits(GY_EXIT_KL, 0, 1, rows), MAX);
+    }
+}
+
 static void kl_is_not_symmetric(void **state) {
     (void)state;
     /* p = (.9, .1/3 ...) then q = uniform: KL(p || q) = .9 ln 3.6 + .1 ln(.4/3) = .9514; KL(q || p) = .25 ln(.25/.9)
@@ -347,6 +361,8 @@ static void entropy_values(void **state) {
     assert_int_equal(run_logits(GY_EXIT_ENTROPY, step - 1e-6, 1, rows), 4);
     assert_int_equal(run_logits(GY_EXIT_ENTROPY, step + 1e-6, 3, rows), 3);
     assert_int_equal(run_logits(GY_EXIT_ENTROPY, 100, 1, rows), 1);
+    const float same[MAX][V] = {{1, 2}, {1, 2}, {1, 2}, {1, 2}, {1, 2}};
+    assert_int_equal(run_logits(GY_EXIT_ENTROPY, 0, 1, same), MAX); /* no change is not below 0 */
     assert_int_equal(run_logits(GY_EXIT_ENTROPY, 100 - 1.75 * log(2) - 1e-5, 1, rows), 2);
     assert_int_equal(run_logits(GY_EXIT_ENTROPY, 100 - 1.75 * log(2) + 1e-5, 1, rows), 1);
 }
@@ -519,6 +535,7 @@ int main(void) {
         cmocka_unit_test(latent_is_strictly_below),
         cmocka_unit_test(kl_values),
         cmocka_unit_test(kl_of_equal_rows_is_zero),
+        cmocka_unit_test(kl_is_never_negative),
         cmocka_unit_test(kl_is_not_symmetric),
         cmocka_unit_test(entropy_values),
         cmocka_unit_test(argmax_counts_unchanged_steps),

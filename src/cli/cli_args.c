@@ -1,0 +1,199 @@
+/* The tables: every option of every command. Ranges that depend on the model (loops, token ids) are checked later. */
+#include "cli/cli_args.h"
+
+#include "sample/sample.h"
+
+#include <math.h>
+#include <string.h>
+
+#define COUNT(a) (sizeof(a) / sizeof(a)[0])
+#define AT(member) offsetof(gy_args, member)
+#define GROUP(title, rows)                                                                                             \
+    { title, rows, COUNT(rows) }
+enum { BIG = 1 << 30 };
+
+void gy_args_default(gy_args *a) {
+    *a = (gy_args){.log_level = 1, .dtype = -1, .backend = -1, .max_rows = 256, .max_seqs = 16, .prefix_cache = 1};
+    a->device = "cpu";
+    a->kv_layout = "last_exited";
+    a->req = (gy_req_opts){.top_p = 1, .logprobs = -1, .exit = "fixed", .exit_threshold = NAN};
+}
+
+/* ---- rows ---- */
+
+static const gy_opt general_rows[] = {
+    {"log-level", GY_OPT_WORD, AT(log_level), "error|warn|info|debug|trace", 0, 0, "warn", "log lines on stderr"},
+    {"help", GY_OPT_FLAG, AT(help), NULL, 0, 0, NULL, "this text"},
+};
+static const gy_opt json_rows[] = {
+    {"json", GY_OPT_FLAG, AT(json), NULL, 0, 0, NULL, "print JSON"},
+};
+static const gy_opt prompt_rows[] = {
+    {"prompt", GY_OPT_LIST, AT(prompts), "TEXT", 0, 0, NULL, "a prompt; may be repeated"},
+    {"prompt-ids", GY_OPT_LIST, AT(prompts), "1,2,3", 0, 0, NULL, "a prompt as token ids; may be repeated"},
+    {"input", GY_OPT_LIST, AT(prompts), "FILE.jsonl", 0, 0, NULL,
+     "one request a line: an object with \"prompt\" or \"prompt_ids\" and any request option, with underscores; - is "
+     "standard input; may be repeated"},
+    {"json", GY_OPT_FLAG, AT(json), NULL, 0, 0, NULL, "print one JSON object a line, in the order of the prompts"},
+    {"config", GY_OPT_STR, AT(config), "FILE.json", 0, 0, NULL,
+     "an object with any of these options, with underscores; the command line goes first"},
+};
+static const gy_opt request_rows[] = {
+    {"max-tokens", GY_OPT_I32, AT(req.max_tokens), "N", 1, BIG, "128, or what the context has room for",
+     "longest output"},
+    {"temperature", GY_OPT_F64, AT(req.temperature), "T", 0, 1000, "0", "0 takes the likeliest token"},
+    {"top-k", GY_OPT_I32, AT(req.top_k), "K", 0, BIG, "off", "draw among the K likeliest tokens"},
+    {"top-p", GY_OPT_F64, AT(req.top_p), "P", 0, 1, "off", "draw among the likeliest tokens that reach P together"},
+    {"min-p", GY_OPT_F64, AT(req.min_p), "P", 0, 1, "off", "draw among tokens at least P times as likely as the first"},
+    {"seed", GY_OPT_U64, AT(req.seed), "S", 0, 0, "0", "of the draws; the same seed gives the same text"},
+    {"ignore-eos", GY_OPT_FLAG, AT(req.ignore_eos), NULL, 0, 0, NULL, "go on behind the end of the text"},
+    {"stop", GY_OPT_LIST, AT(req.stop), "STR", 0, 0, NULL, "end the text before STR; may be repeated"},
+    {"logprobs", GY_OPT_I32, AT(req.logprobs), "N", 0, GY_MAX_LOGPROBS, "none",
+     "with --json: log probability of each token, and of the N likeliest"},
+    {"exit", GY_OPT_STR, AT(req.exit), "RULE", 0, 0, "fixed",
+     "when a token leaves the loop: fixed, gate, gate_delayed, select, latent, kl, entropy, argmax, or trace:FILE (the "
+     "loops of each output, recorded before)"},
+    {"exit-threshold", GY_OPT_F64, AT(req.exit_threshold), "Q", 0, 1e6,
+     "latent 0.03, kl 5e-4, entropy 1e-3, argmax 5; gate rules must be told",
+     "gate rules leave when the exit probability reaches Q; latent, kl and entropy when the change is below Q; argmax "
+     "after Q unchanged loops"},
+    {"min-loops", GY_OPT_I32, AT(req.min_loops), "N", 1, BIG, "1; gate and gate_delayed 2", "fewest loops of a token"},
+    {"max-loops", GY_OPT_I32, AT(req.max_loops), "N", 1, BIG, "the trained depth", "most loops of a token"},
+    {"force-depth", GY_OPT_FLAG, AT(req.force_depth), NULL, 0, 0, NULL, "allow --max-loops above the trained depth"},
+    {"initial-state", GY_OPT_WORD, AT(req.initial_state), "zero|noise", 0, 0, "zero", "where Huginn's loop starts"},
+    {"latent-seed", GY_OPT_U64, AT(req.latent_seed), "S", 0, 0, "0", "of that noise"},
+};
+static const gy_opt latent_rows[] = {
+    {"initial-state", GY_OPT_WORD, AT(req.initial_state), "zero|noise", 0, 0, "zero", "where Huginn's loop starts"},
+    {"latent-seed", GY_OPT_U64, AT(req.latent_seed), "S", 0, 0, "0", "of that noise"},
+};
+static const gy_opt device_rows[] = {
+    {"dtype", GY_OPT_WORD, AT(dtype), "f32|bf16", 0, 0, "what most weights are stored in; f32 for F16",
+     "of activations and KV"},
+    {"device", GY_OPT_STR, AT(device), "cpu|cuda|cuda:N", 0, 0, "cpu", "where the model runs (this build: cpu)"},
+    {"threads", GY_OPT_I32, AT(threads), "N", 1, 1024, "physical cores", "results do not depend on it"},
+    {"max-rows", GY_OPT_I32, AT(max_rows), "N", 1, 65536, "256", "rows of one pass; results do not depend on it"},
+};
+static const gy_opt engine_rows[] = {
+    {"max-seqs", GY_OPT_I32, AT(max_seqs), "N", 1, 65536, "16",
+     "prompts that run at once; results do not depend on it"},
+    {"kv-layout", GY_OPT_STR, AT(kv_layout), "LAYOUT", 0, 0, "last_exited", "last_exited, shared, or cyclic:K"},
+    {"kv-blocks", GY_OPT_I32, AT(kv_blocks), "N", 1, BIG, "enough for --max-seqs at full depth",
+     "KV memory in blocks of 16 tokens of one depth"},
+    {"prefix-cache", GY_OPT_WORD, AT(prefix_cache), "on|off", 0, 0, "off", "on: not in this build yet"},
+    {"prefill", GY_OPT_I32, AT(prefill), "N", 1, 1024, NULL, "prefill workers; not in this build yet"},
+    {"decode", GY_OPT_I32, AT(decode), "M", 1, 1024, NULL, "decode workers; not in this build yet"},
+};
+static const gy_opt layout_rows[] = {
+    {"kv-layout", GY_OPT_STR, AT(kv_layout), "LAYOUT", 0, 0, "last_exited", "last_exited, shared, or cyclic:K"},
+};
+static const gy_opt debug_rows[] = {
+    {"backend", GY_OPT_WORD, AT(backend), "ref|cpu", 0, 0, "cpu", "ref: plain C, slow, the definition of right"},
+    {"cpu-mask", GY_OPT_STR, AT(cpu_mask), "LIST", 0, 0, "all that were found",
+     "processor features to allow: avx2, avx512, avx512_bf16, avx512_vnni, amx_bf16, neon, separated by commas"},
+};
+static const gy_opt mask_rows[] = {
+    {"cpu-mask", GY_OPT_STR, AT(cpu_mask), "LIST", 0, 0, "all that were found",
+     "processor features to allow: avx2, avx512, avx512_bf16, avx512_vnni, amx_bf16, neon, separated by commas"},
+};
+static const gy_opt eval_rows[] = {
+    {"prompt-ids", GY_OPT_STR, AT(prompt_ids), "1,2,3", 0, 0, NULL, "the text as token ids"},
+    {"file", GY_OPT_STR, AT(file), "TEXT", 0, 0, NULL, "a text file"},
+    {"logits", GY_OPT_STR, AT(logits), "F.npy", 0, 0, NULL, "write all logits, f32 [n_tok, n_vocab]"},
+    {"hidden", GY_OPT_STR, AT(hidden), "F.npy", 0, 0, NULL,
+     "write the last position's state after each loop, f32 [n_loop, n_embd]"},
+    {"gates", GY_OPT_STR, AT(gates), "F.npy", 0, 0, NULL, "write the raw exit gates, f32 [n_tok, n_loop]"},
+};
+static const gy_opt tokenize_rows[] = {
+    {"decode", GY_OPT_FLAG, AT(decode_ids), NULL, 0, 0, NULL, "the reverse: ids in, text out"},
+    {"pieces", GY_OPT_FLAG, AT(pieces), NULL, 0, 0, NULL, "one line per token: id, then the vocabulary's spelling"},
+    {"add-special", GY_OPT_WORD, AT(add_special), "on|off", 0, 0, "on", "add what the tokenizer puts around a text"},
+    {"parse-special", GY_OPT_WORD, AT(parse_special), "on|off", 0, 0, "on",
+     "read spellings of special tokens in the text as these tokens"},
+};
+static const gy_opt inspect_rows[] = {
+    {"cpu", GY_OPT_FLAG, AT(cpu), NULL, 0, 0, NULL, "this machine: features found and used, variant chosen, cores"},
+    {"transport", GY_OPT_FLAG, AT(transport), NULL, 0, 0, NULL, "what KV can travel over"},
+    {"kv", GY_OPT_FLAG, AT(kv), NULL, 0, 0, NULL, "the KV memory that these options ask for"},
+    {"max-seqs", GY_OPT_I32, AT(max_seqs), "N", 1, 65536, "16", "with --kv: sequences at once"},
+    {"max-len", GY_OPT_I32, AT(max_len), "N", 1, BIG, "the model's context", "with --kv: longest sequence"},
+    {"max-rows", GY_OPT_I32, AT(max_rows), "N", 1, 65536, "256", "with --kv: rows of one pass"},
+    {"kv-layout", GY_OPT_STR, AT(kv_layout), "LAYOUT", 0, 0, "last_exited", "last_exited, shared, or cyclic:K"},
+    {"kv-blocks", GY_OPT_I32, AT(kv_blocks), "N", 1, BIG, "enough for --max-seqs at full depth",
+     "KV memory in blocks of 16 tokens of one depth"},
+    {"dtype", GY_OPT_WORD, AT(dtype), "f32|bf16", 0, 0, "what most weights are stored in; f32 for F16",
+     "of activations and KV"},
+};
+static const gy_opt synth_rows[] = {
+    {"shape", GY_OPT_STR, AT(shape), "SHAPE", 0, 0, NULL,
+     "ouro-1.4b, ouro-2.6b, nanbeige-3b, huginn, tiny-ouro, tiny-nanbeige, tiny-huginn"},
+    {"seed", GY_OPT_U64, AT(synth_seed), "S", 0, 0, "0", "of the random weights; the same seed gives the same file"},
+    {"tokenizer", GY_OPT_FLAG, AT(tokenizer), NULL, 0, 0, NULL, "write a byte-level tokenizer beside it"},
+};
+
+/* ---- groups ---- */
+
+const gy_opt_group gy_group_request = GROUP("Request (also in each line of --input)", request_rows);
+static const gy_opt_group group_general = GROUP("General", general_rows);
+static const gy_opt_group group_json = GROUP("Output", json_rows);
+static const gy_opt_group group_prompt = GROUP("Prompts and output", prompt_rows);
+static const gy_opt_group group_device = GROUP("Model and device", device_rows);
+static const gy_opt_group group_engine = GROUP("Engine", engine_rows);
+static const gy_opt_group group_layout = GROUP("KV", layout_rows);
+static const gy_opt_group group_latent = GROUP("Initial state", latent_rows);
+static const gy_opt_group group_debug = GROUP("Debugging", debug_rows);
+static const gy_opt_group group_mask = GROUP("Debugging", mask_rows);
+static const gy_opt_group group_eval = GROUP("Text and files", eval_rows);
+static const gy_opt_group group_tokenize = GROUP("Tokenizer", tokenize_rows);
+static const gy_opt_group group_inspect = GROUP("What to look at", inspect_rows);
+static const gy_opt_group group_synth = GROUP("Checkpoint", synth_rows);
+
+static const gy_opt_group *const run_groups[] = {&group_prompt, &gy_group_request, &group_device, &group_engine,
+                                                 &group_debug,  &group_general,    NULL};
+static const gy_opt_group *const eval_groups[] = {&group_eval,   &group_json,  &group_device,  &group_layout,
+                                                  &group_latent, &group_debug, &group_general, NULL};
+static const gy_opt_group *const tokenize_groups[] = {&group_tokenize, &group_json, &group_general, NULL};
+static const gy_opt_group *const inspect_groups[] = {&group_inspect, &group_json, &group_mask, &group_general, NULL};
+static const gy_opt_group *const synth_groups[] = {&group_synth, &group_general, NULL};
+
+/* JSON lines use the same rows; their offsets lie in gy_args, so the fields travel through one. */
+gy_status gy_req_from_json(gy_arena *arena, const gy_jv *obj, const char *const *skip, gy_err *err,
+                           gy_req_opts *req_io) {
+    static const gy_opt_group *const groups[] = {&gy_group_request, NULL};
+    gy_args a = {.req = *req_io};
+    gy_opts o = {.arena = arena, .groups = groups, .values = &a};
+    gy_status st = gy_opts_apply_json(&o, obj, skip, err);
+    if (st == GY_OK) *req_io = a.req;
+    gy_opts_fini(&o);
+    return st;
+}
+
+/* ---- commands ---- */
+
+const gy_cmd gy_cmds[] = {
+    {"run", "[MODEL] [PROMPT] [options]", "generate text from prompts",
+     "MODEL is a folder in Hugging Face's layout (config.json, *.safetensors, tokenizer); without it the small model\n"
+     "that comes with gyre is used. Several prompts run together as one batch and are printed in their order.\n"
+     "A single prompt streams its text as it comes. A model without a tokenizer takes --prompt-ids and prints ids.\n"
+     "Outputs depend on the request only: not on the batch, --max-rows, --max-seqs or --threads.\n",
+     run_groups, 2, gy_cmd_run},
+    {"eval", "MODEL (--prompt-ids 1,2,3 | --file TEXT) [options]",
+     "feed a given text at full depth, print its perplexity",
+     "Perplexity is exp of the mean negative log probability of tokens 2 to the last.\n", eval_groups, 1, gy_cmd_eval},
+    {"tokenize", "MODEL [TEXT|ID...] [options]", "text to token ids and back",
+     "Without TEXT (with --decode: without ids) standard input is read.\n", tokenize_groups, (size_t)BIG,
+     gy_cmd_tokenize},
+    {"inspect", "[MODEL] [options]", "show what was found in a model or machine, what is chosen, and why",
+     "MODEL, --cpu, --transport and --kv (which needs MODEL) can be combined.\n", inspect_groups, 1, gy_cmd_inspect},
+    {"synth", "--shape SHAPE OUT [options]", "write a checkpoint with random weights into the new folder OUT",
+     "For tests and measurements: it runs like a trained model of that shape and its text means nothing.\n",
+     synth_groups, 1, gy_cmd_synth},
+};
+const size_t gy_n_cmds = COUNT(gy_cmds);
+const char *const gy_cmds_later[] = {"chat", "serve", "bench", "pull", NULL};
+
+const gy_cmd *gy_cmd_find(const char *name) {
+    for (size_t i = 0; i < gy_n_cmds; i++)
+        if (!strcmp(gy_cmds[i].name, name)) return &gy_cmds[i];
+    return NULL;
+}

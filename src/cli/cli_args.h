@@ -1,0 +1,100 @@
+/* What the commands can be told: one struct with all values, the option groups, and the list of commands.
+ * Process lifetime; strings borrow from argv or the arena.
+ */
+#ifndef GY_CLI_CLI_ARGS_H
+#define GY_CLI_CLI_ARGS_H
+
+#include "cli/cli_opts.h"
+
+/* What may differ from request to request: also the fields of a line of --input. */
+typedef struct gy_req_opts {
+    int32_t max_tokens; /* 0: not given */
+    double temperature;
+    int32_t top_k;
+    double top_p, min_p;
+    uint64_t seed;
+    int ignore_eos;
+    gy_opt_list stop;
+    int32_t logprobs;             /* -1: none */
+    const char *exit;             /* "fixed", ..., "trace:FILE" */
+    double exit_threshold;        /* NAN: not given */
+    int32_t min_loops, max_loops; /* 0: not given */
+    int force_depth;
+    int initial_state; /* 0 zero, 1 noise */
+    uint64_t latent_seed;
+} gy_req_opts;
+
+typedef struct gy_args {
+    /* general */
+    int help, json, log_level;
+    const char *config;
+    /* where and how the model runs */
+    const char *device, *cpu_mask;
+    int dtype;   /* -1 not given, 0 f32, 1 bf16 */
+    int backend; /* -1 not given, 0 ref, 1 cpu */
+    int32_t threads, max_rows, max_seqs, max_len, kv_blocks;
+    const char *kv_layout;
+    int prefix_cache; /* 1: on was asked for */
+    int32_t prefill, decode;
+    /* run */
+    gy_req_opts req;
+    gy_opt_list prompts; /* --prompt, --prompt-ids, --input */
+    /* eval */
+    const char *prompt_ids, *file, *logits, *hidden, *gates;
+    /* tokenize */
+    int decode_ids, pieces, add_special, parse_special; /* the last two: 0 on, 1 off */
+    /* inspect */
+    int cpu, transport, kv;
+    /* synth */
+    const char *shape;
+    uint64_t synth_seed;
+    int tokenizer;
+    /* positional arguments */
+    const char *const *pos;
+    size_t n_pos;
+    gy_arena *arena;
+} gy_args;
+
+void gy_args_default(gy_args *a);
+
+/* The rows of gy_req_opts, with offsets into gy_args and into gy_req_opts alone (for JSON lines). */
+extern const gy_opt_group gy_group_request;
+gy_status gy_req_from_json(gy_arena *arena, const gy_jv *obj, const char *const *skip, gy_err *err,
+                           gy_req_opts *req_io);
+
+typedef struct gy_cmd {
+    const char *name;
+    const char *usage;                 /* behind "gyre NAME" */
+    const char *summary;               /* one line */
+    const char *text;                  /* paragraphs for --help, lines broken by hand */
+    const gy_opt_group *const *groups; /* NULL-terminated */
+    size_t max_pos;
+    int (*main)(const gy_args *a); /* returns the exit code */
+} gy_cmd;
+
+extern const gy_cmd gy_cmds[];
+extern const size_t gy_n_cmds;
+extern const char *const gy_cmds_later[]; /* commands of the design that this build lacks; NULL-terminated */
+const gy_cmd *gy_cmd_find(const char *name);
+
+int gy_cmd_run(const gy_args *a);
+int gy_cmd_eval(const gy_args *a);
+int gy_cmd_tokenize(const gy_args *a);
+int gy_cmd_inspect(const gy_args *a);
+int gy_cmd_synth(const gy_args *a);
+
+/* "gyre: MESSAGE" on stderr; returns the exit code that goes with the status: 2 for what was asked for (bad argument,
+ * limit), else 1. */
+int gy_cli_fail(const gy_err *err);
+/* "gyre: note: ..." on stderr. */
+void gy_cli_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* stdout. A failed write is remembered; the commands stop early then, and the end of the program reports it. */
+void gy_cli_put(const char *s, size_t len);
+void gy_cli_puts(const char *z);
+int gy_cli_flush(void);        /* 0, or -1 once any write has failed */
+int gy_cli_put_str(gy_str *s); /* writes, checks for lost memory, empties; 0 or -1 */
+/* At the end of a command: exit code rc, or 1 when output was lost (says why, unless the reader went away). */
+int gy_cli_finish(int rc);
+
+#endif

@@ -1,0 +1,292 @@
+/* gyre inspect: what a folder or this machine offers, what gyre chooses from it, and why. Reads no weights: tensors are
+ * counted from the headers.
+ */
+#include "base/cpu.h"
+#include "base/file.h"
+#include "cli/cli.h"
+#include "cli/cli_model.h"
+#include "cli/cli_report.h"
+#include "engine/engine.h"
+#include "model/family.h"
+#include "model/loop.h"
+#include "tensor/safetensors.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the model ---- */
+
+static void report_desc(gy_report *r, const gy_model_desc *d) {
+    static const char *const norms[] = {[GY_RESIDUAL_PRE] = "before each branch",
+                                        [GY_RESIDUAL_BRANCH] = "before and after each branch",
+                                        [GY_RESIDUAL_SUM] = "before each branch and after each sum"};
+    gy_report_text(r, "family", "%s", d->family);
+    gy_report_int(r, "n_vocab", d->n_vocab);
+    gy_report_int(r, "n_embd", d->n_embd);
+    gy_report_int(r, "n_ff", d->n_ff);
+    gy_report_int(r, "n_head", d->n_head);
+    gy_report_int(r, "n_head_kv", d->n_head_kv);
+    gy_report_int(r, "head_dim", d->head_dim);
+    gy_report_int(r, "prelude_layers", d->n_layer[GY_PRELUDE]);
+    gy_report_int(r, "core_layers", d->n_layer[GY_CORE]);
+    gy_report_int(r, "coda_layers", d->n_layer[GY_CODA]);
+    gy_report_int(r, "n_loop", d->n_loop);
+    gy_report_int(r, "max_pos", d->max_pos);
+    gy_report_text(r, "norms", "%s", norms[d->norms]);
+    gy_report_bool(r, "loop_norm", d->loop_norm);
+    gy_report_text(r, "rope", "%s", d->rope == GY_ROPE_HALF ? "halves (rotate-half)" : "pairs (interleaved)");
+    gy_report_num(r, "rope_theta", d->rope_theta);
+    gy_report_bool(r, "exit_gate", d->has_gate);
+    gy_report_bool(r, "initial_state", d->inject);
+    gy_report_bool(r, "tied_head", d->tied);
+}
+
+/* In the order in which a token meets them. */
+typedef enum part {
+    PART_EMBED,
+    PART_PRELUDE,
+    PART_CORE,
+    PART_CODA,
+    PART_NORM,
+    PART_ADAPTER,
+    PART_GATE,
+    PART_HEAD,
+    PART_HEAD_COPY,
+    PART_ROPE,
+    PART_OTHER,
+    PARTS
+} part;
+static const char *const part_names[PARTS] = {"embedding",        "prelude",    "core",      "coda",
+                                              "final_norm",       "adapter",    "exit_gate", "head",
+                                              "head_copy_unused", "rope_table", "other"};
+
+static part part_of_role(gy_role role) {
+    switch (role) {
+    case GY_ROLE_EMBED:
+        return PART_EMBED;
+    case GY_ROLE_HEAD:
+        return PART_HEAD;
+    case GY_ROLE_HEAD_COPY:
+        return PART_HEAD_COPY;
+    case GY_ROLE_FINAL_NORM:
+        return PART_NORM;
+    case GY_ROLE_GATE_W:
+    case GY_ROLE_GATE_B:
+        return PART_GATE;
+    case GY_ROLE_ADAPTER:
+        return PART_ADAPTER;
+    case GY_ROLE_ROPE_TABLE:
+        return PART_ROPE;
+    default:
+        return PART_OTHER;
+    }
+}
+
+/* The family's own table says what a tensor is; what it does not name is for the loader to judge. */
+static part part_of(const gy_family *f, const char *name) {
+    for (int s = 0; s < GY_STAGES; s++)
+        if (f->stage_prefix[s] && !strncmp(name, f->stage_prefix[s], strlen(f->stage_prefix[s])))
+            return (part)(PART_PRELUDE + s);
+    for (size_t i = 0; i < f->n_weight; i++)
+        if (f->weights[i].role < GY_ROLE_LAYER && !strcmp(f->weights[i].name, name))
+            return part_of_role(f->weights[i].role);
+    return PART_OTHER;
+}
+
+typedef struct part_sum {
+    uint64_t params, bytes;
+} part_sum;
+
+static void part_add(part_sum *sum, const gy_tensor_info *t) {
+    sum->params += t->bytes / gy_dtype_bytes(t->dtype);
+    sum->bytes += t->bytes;
+}
+
+static size_t count_files(const gy_st *st) {
+    size_t n = 0;
+    for (size_t i = 0; i < gy_st_count(st); i++) {
+        size_t k = 0;
+        while (k < i && strcmp(gy_st_at(st, k)->file, gy_st_at(st, i)->file) != 0) k++;
+        n += k == i;
+    }
+    return n;
+}
+
+static void report_tensors(gy_report *r, const gy_family *f, const gy_st *st) {
+    part_sum sums[PARTS] = {{0}}, all = {0};
+    char key[64];
+    for (size_t i = 0; i < gy_st_count(st); i++) {
+        part_add(&sums[part_of(f, gy_st_at(st, i)->name)], gy_st_at(st, i));
+        part_add(&all, gy_st_at(st, i));
+    }
+    gy_report_section(r, "weights");
+    gy_report_int(r, "tensors", (int64_t)gy_st_count(st));
+    gy_report_int(r, "files", (int64_t)count_files(st));
+    gy_report_int(r, "params", (int64_t)all.params);
+    gy_report_bytes(r, "bytes", all.bytes);
+    for (int i = 0; i < PARTS; i++) {
+        if (!sums[i].bytes) continue;
+        snprintf(key, sizeof key, "%s_params", part_names[i]);
+        gy_report_int(r, key, (int64_t)sums[i].params);
+        snprintf(key, sizeof key, "%s_bytes", part_names[i]);
+        gy_report_bytes(r, key, sums[i].bytes);
+    }
+    gy_report_section_end(r);
+}
+
+static gy_status report_weights(gy_report *r, const char *dir, gy_err *err) {
+    gy_json *doc = NULL;
+    gy_st *st = NULL;
+    char *path = gy_path_join(dir, "config.json");
+    if (!path) return gy_err_set(err, GY_E_NOMEM, "out of memory");
+    gy_status rc = gy_json_read(path, NULL, err, &doc);
+    gy_mem_free(path);
+    if (rc == GY_OK) rc = gy_st_open(dir, err, &st);
+    const gy_family *f = rc == GY_OK ? gy_family_find(gy_json_root(doc), err) : NULL;
+    if (f) report_tensors(r, f, st);
+    gy_st_close(st);
+    gy_json_free(doc);
+    return rc == GY_OK && !f ? err->status : rc;
+}
+
+/* KV of one token at full depth, by layout. */
+static void report_kv_token(gy_report *r, const gy_cli_model *m) {
+    static const struct {
+        const char *key;
+        gy_kv_layout layout;
+    } rows[] = {{"last_exited", GY_KV_LAST_EXITED}, {"shared", GY_KV_SHARED}, {"cyclic:2", GY_KV_CYCLIC}};
+    gy_report_section(r, "kv_token_bytes");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        gy_engine_opts o;
+        gy_engine_plan plan;
+        gy_engine_opts_default(&o);
+        o.max_len = m->d.max_pos;
+        o.max_seqs = 1;
+        o.kv_blocks = 1;
+        o.kv_layout = rows[i].layout;
+        o.cyclic_k = rows[i].layout == GY_KV_CYCLIC ? 2 : 0;
+        if (gy_engine_make_plan(&m->d, m->act, &o, NULL, &plan) >= 0)
+            gy_report_bytes(r, rows[i].key, plan.kv_token_bytes);
+    }
+    gy_report_section_end(r);
+}
+
+static void report_tokenizer(gy_report *r, const gy_cli_model *m) {
+    gy_report_section(r, "tokenizer");
+    if (m->tok) {
+        gy_report_text(r, "kind", "%s", gy_tok_kind(m->tok));
+        gy_report_int(r, "n_vocab", gy_tok_n_vocab(m->tok));
+        gy_report_int(r, "bos", gy_tok_bos(m->tok));
+        gy_report_int(r, "eos", gy_tok_eos(m->tok));
+    } else {
+        gy_report_text(r, "kind", "none: only token ids are accepted");
+    }
+    gy_report_ids(r, "text_ends_at", m->eos, m->n_eos);
+    gy_report_section_end(r);
+}
+
+static gy_status report_model(gy_report *r, const gy_cli_model *m, gy_err *err) {
+    gy_report_section(r, "model");
+    gy_report_text(r, "folder", "%s", m->dir);
+    report_desc(r, &m->d);
+    gy_report_text(r, "dtype", "%s", m->act == GY_BF16 ? "bf16" : "f32");
+    gy_report_text(r, "dtype_why", "%s", m->act_why);
+    gy_report_section_end(r);
+    GY_TRY(report_weights(r, m->dir, err));
+    report_tokenizer(r, m);
+    report_kv_token(r, m);
+    return GY_OK;
+}
+
+/* ---- the plan, the machine, the transport ---- */
+
+static gy_status report_kv_plan(gy_report *r, const gy_args *a, const gy_cli_model *m, gy_err *err) {
+    gy_engine_opts o;
+    gy_engine_plan p;
+    gy_engine_opts_default(&o);
+    o.max_rows = a->max_rows;
+    o.max_seqs = a->max_seqs;
+    o.max_len = a->max_len ? a->max_len : m->d.max_pos;
+    o.kv_blocks = a->kv_blocks;
+    if (gy_kv_layout_parse(a->kv_layout, err, &o.kv_layout, &o.cyclic_k) < 0) return gy_err_prefix(err, "--kv-layout");
+    GY_TRY(gy_engine_make_plan(&m->d, m->act, &o, err, &p));
+    gy_report_section(r, "kv");
+    gy_report_text(r, "layout", "%s", a->kv_layout);
+    gy_report_int(r, "max_seqs", o.max_seqs);
+    gy_report_int(r, "max_len", o.max_len);
+    gy_report_bytes(r, "token_bytes", p.kv_token_bytes);
+    gy_report_int(r, "core_blocks", p.n_block[GY_KV_CORE]);
+    gy_report_bytes(r, "core_block_bytes", p.block_bytes[GY_KV_CORE]);
+    gy_report_int(r, "boundary_blocks", p.n_block[GY_KV_BOUNDARY]);
+    gy_report_bytes(r, "boundary_block_bytes", p.block_bytes[GY_KV_BOUNDARY]);
+    gy_report_bytes(r, "bytes", p.kv_bytes);
+    gy_report_text(r, "why", "%s",
+                   a->kv_blocks ? "core_blocks as asked for; admission waits when they are taken"
+                                : "every sequence at max_len and full depth fits at once");
+    gy_report_section_end(r);
+    return GY_OK;
+}
+
+static void report_cpu(gy_report *r, uint32_t found) {
+    char buf[128];
+    gy_err err = {0};
+    gy_backend *be = NULL;
+    uint32_t used = gy_cpu_features();
+    gy_cpu_opts o = {.act = GY_BF16, .n_thread = 1, .limits = {.max_row = 1, .max_k = 64, .max_len = 16}};
+    gy_report_section(r, "cpu");
+    gy_report_text(r, "model", "%s", gy_cpu_model());
+    gy_cpu_format(found, buf, sizeof buf);
+    gy_report_text(r, "features_found", "%s", buf[0] ? buf : "none");
+    gy_cpu_format(found & ~used, buf, sizeof buf);
+    gy_report_text(r, "features_masked", "%s", buf[0] ? buf : "none");
+    gy_report_int(r, "physical_cores", gy_cpu_count_physical());
+    if (gy_backend_cpu_create(&o, &err, &be) >= 0) {
+        gy_report_text(r, "variant", "%s", be->ops->name);
+        gy_report_text(r, "variant_why", "the fastest that the features in use allow");
+    } else {
+        gy_report_text(r, "variant", "ref");
+        gy_report_text(r, "variant_why", "%s", err.msg);
+    }
+    gy_report_section_end(r);
+    gy_backend_destroy(be);
+}
+
+static void report_transport(gy_report *r) {
+    gy_report_section(r, "transport");
+    gy_report_text(r, "chosen", "none");
+    gy_report_text(r, "why", "this build has no transport: prefill and decode run in one process");
+    gy_report_section_end(r);
+}
+
+static gy_status inspect_model(gy_report *r, const gy_args *a, gy_err *err) {
+    gy_cli_model m = {0};
+    gy_status st = gy_cli_model_open(&m, a->pos[0], a, 1, err);
+    if (st >= 0) st = report_model(r, &m, err);
+    if (st >= 0 && a->kv) st = report_kv_plan(r, a, &m, err);
+    gy_cli_model_close(&m);
+    return st;
+}
+
+static gy_status inspect_run(gy_report *r, const gy_args *a, gy_err *err) {
+    uint32_t found = gy_cpu_features();
+    if (!a->n_pos && !a->cpu && !a->transport)
+        return gy_err_set(err, GY_E_ARG, "%s; usage: gyre inspect MODEL, or --cpu, or --transport",
+                          a->kv ? "--kv needs a MODEL" : "nothing to look at");
+    if (!a->n_pos && a->kv) return gy_err_set(err, GY_E_ARG, "--kv needs a MODEL");
+    GY_TRY(gy_cli_check_device(a, err));
+    if (a->n_pos) GY_TRY(inspect_model(r, a, err));
+    if (a->cpu) report_cpu(r, found);
+    if (a->transport) report_transport(r);
+    return GY_OK;
+}
+
+int gy_cmd_inspect(const gy_args *a) {
+    gy_report r;
+    gy_err err = {0};
+    gy_report_begin(&r, a->json);
+    gy_status st = inspect_run(&r, a, &err);
+    gy_report_end(&r);
+    if (st >= 0) gy_cli_put_str(&r.out);
+    gy_str_free(&r.out);
+    return st < 0 ? gy_cli_fail(&err) : GY_CLI_OK;
+}

@@ -1,0 +1,255 @@
+/* Prompts of all three kinds become jobs; a job becomes a gy_request. */
+#include "cli/cli_requests.h"
+
+#include "base/file.h"
+#include "base/json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { DEFAULT_MAX_TOKENS = 128 };
+static const size_t MAX_INPUT_BYTES = (size_t)1 << 30;
+
+void gy_jobs_fini(gy_jobs *j) {
+    for (size_t i = 0; i < j->job.len; i++) gy_vec_free(&j->job.data[i].ids);
+    gy_vec_free(&j->job);
+}
+
+static gy_job *jobs_add(gy_jobs *j, const gy_req_opts *opt, const char *source, gy_err *err) {
+    gy_job job = {.source = source, .opt = *opt};
+    if (source && !gy_vec_push(&j->job, GY_MEM_CLI, job)) return &j->job.data[j->job.len - 1];
+    gy_err_set(err, GY_E_NOMEM, "no memory for the prompts");
+    return NULL;
+}
+
+/* ---- collect ---- */
+
+static gy_status ids_from_json(const gy_jv *v, gy_err *err, gy_vec_i32 *ids) {
+    if (gy_jv_type(v) != GY_J_ARRAY)
+        return gy_err_set(err, GY_E_ARG, "field \"prompt_ids\": found %s, expected a list of token ids",
+                          gy_jtype_name(gy_jv_type(v)));
+    for (size_t i = 0; i < gy_jv_len(v); i++) {
+        int64_t id = gy_jv_int(gy_jv_at(v, i), -1);
+        if (id < 0 || id > INT32_MAX)
+            return gy_err_set(err, GY_E_ARG, "field \"prompt_ids\": entry %zu is no token id", i + 1);
+        if (gy_vec_push(ids, GY_MEM_CLI, (int32_t)id)) return gy_err_set(err, GY_E_NOMEM, "no memory for token ids");
+    }
+    return GY_OK;
+}
+
+static gy_status text_from_json(gy_jobs *j, const gy_jv *v, gy_err *err, gy_job *job) {
+    const char *s = gy_jv_str(v, &job->text_len);
+    if (!s)
+        return gy_err_set(err, GY_E_ARG, "field \"prompt\": found %s, expected a string", gy_jtype_name(gy_jv_type(v)));
+    job->text = gy_arena_strndup(j->arena, s, job->text_len);
+    return job->text ? GY_OK : gy_err_set(err, GY_E_NOMEM, "no memory for the prompts");
+}
+
+static gy_status job_from_json(gy_jobs *j, const gy_args *a, const gy_jv *obj, const char *source, gy_err *err) {
+    static const char *const skip[] = {"prompt", "prompt_ids", NULL};
+    const gy_jv *text = gy_jv_get(obj, "prompt"), *ids = gy_jv_get(obj, "prompt_ids");
+    if (gy_jv_type(obj) == GY_J_OBJECT && !text == !ids)
+        return gy_err_set(err, GY_E_ARG, "found %s \"prompt\" and \"prompt_ids\", expected one of them",
+                          text ? "both" : "neither");
+    gy_job *job = jobs_add(j, &a->req, source, err);
+    if (!job) return GY_E_NOMEM;
+    job->from_file = 1;
+    GY_TRY(gy_req_from_json(j->arena, obj, skip, err, &job->opt));
+    return text ? text_from_json(j, text, err, job) : ids_from_json(ids, err, &job->ids);
+}
+
+static gy_status jsonl_line(gy_jobs *j, const gy_args *a, const char *line, size_t len, const char *source,
+                            gy_err *err) {
+    gy_json *doc = NULL;
+    gy_status st = gy_json_parse(line, len, NULL, err, &doc);
+    if (st == GY_OK) st = job_from_json(j, a, gy_json_root(doc), source, err);
+    gy_json_free(doc);
+    return st < 0 ? gy_err_prefix(err, "%s", source) : GY_OK;
+}
+
+gy_status gy_jobs_add_jsonl(gy_jobs *j, const gy_args *a, const char *text, size_t len, const char *name, gy_err *err) {
+    size_t no = 1;
+    for (const char *p = text, *end = text + len; p < end; no++) {
+        const char *nl = memchr(p, '\n', (size_t)(end - p));
+        size_t n = nl ? (size_t)(nl - p) : (size_t)(end - p);
+        if (strspn(p, " \t\r\n") < n) {
+            char source[320];
+            int m = snprintf(source, sizeof source, "%.280s:%zu", name, no);
+            GY_TRY(jsonl_line(j, a, p, n, gy_arena_strndup(j->arena, source, (size_t)m), err));
+        }
+        p += n + 1;
+    }
+    return GY_OK;
+}
+
+gy_status gy_cli_read_input(const char *path, gy_err *err, gy_str *out) {
+    char buf[1 << 14];
+    size_t n;
+    if (strcmp(path, "-") != 0) return gy_file_read(path, MAX_INPUT_BYTES, err, out);
+    while ((n = fread(buf, 1, sizeof buf, stdin)) > 0 && out->len <= MAX_INPUT_BYTES) gy_str_append(out, buf, n);
+    if (ferror(stdin)) return gy_err_set(err, GY_E_IO, "standard input: cannot read");
+    if (out->len > MAX_INPUT_BYTES)
+        return gy_err_set(err, GY_E_LIMIT, "standard input: longer than the limit of %zu bytes", MAX_INPUT_BYTES);
+    return out->failed ? gy_err_set(err, GY_E_NOMEM, "no memory for standard input") : GY_OK;
+}
+
+static gy_status add_input(gy_jobs *j, const gy_args *a, const char *path, gy_err *err) {
+    gy_str text = {0};
+    size_t before = j->job.len;
+    gy_status st = gy_cli_read_input(path, err, &text);
+    const char *name = strcmp(path, "-") ? path : "standard input";
+    if (st == GY_OK) st = gy_jobs_add_jsonl(j, a, gy_str_z(&text), text.len, name, err);
+    if (st == GY_OK && j->job.len == before) st = gy_err_set(err, GY_E_ARG, "%s: found no request in it", name);
+    gy_str_free(&text);
+    return st;
+}
+
+static gy_status add_text(gy_jobs *j, const gy_args *a, const char *text, size_t len, gy_err *err) {
+    gy_job *job = jobs_add(j, &a->req, "--prompt", err);
+    if (!job) return GY_E_NOMEM;
+    job->text = text;
+    job->text_len = len;
+    return GY_OK;
+}
+
+static gy_status add_item(gy_jobs *j, const gy_args *a, const gy_opt_item *it, gy_err *err) {
+    if (!strcmp(it->opt->name, "prompt")) return add_text(j, a, it->text, it->len, err);
+    if (!strcmp(it->opt->name, "input")) return add_input(j, a, it->text, err);
+    gy_job *job = jobs_add(j, &a->req, "--prompt-ids", err);
+    return job ? gy_cli_parse_ids(it->text, it->len, "--prompt-ids", err, &job->ids) : GY_E_NOMEM;
+}
+
+gy_status gy_jobs_collect(gy_jobs *j, const gy_args *a, const char *pos_prompt, gy_err *err) {
+    j->arena = a->arena;
+    if (pos_prompt) GY_TRY(add_text(j, a, pos_prompt, strlen(pos_prompt), err));
+    for (size_t i = 0; i < a->prompts.n; i++) GY_TRY(add_item(j, a, &a->prompts.items[i], err));
+    if (j->job.len) return GY_OK;
+    return gy_err_set(err, GY_E_ARG, "no prompt; give one of --prompt TEXT, --prompt-ids 1,2,3, --input FILE.jsonl");
+}
+
+/* ---- prepare ---- */
+
+static gy_status job_encode(gy_job *job, const gy_cli_model *m, gy_err *err) {
+    if (job->text && !m->tok)
+        return gy_err_set(err, GY_E_ARG,
+                          "prompt: %s holds no tokenizer, so text cannot be read; give token ids: --prompt-ids 1,2,3",
+                          m->dir);
+    if (job->text)
+        GY_TRY(
+            gy_tok_encode(m->ctx, job->text, job->text_len, GY_TOK_ADD_SPECIAL | GY_TOK_PARSE_SPECIAL, err, &job->ids));
+    if (!job->ids.len) return gy_err_set(err, GY_E_ARG, "prompt: found no tokens, expected at least one");
+    return gy_cli_check_ids(job->ids.data, job->ids.len, m->d.n_vocab, "prompt", err);
+}
+
+/* A default gives way to the context; what was asked for does not. */
+static gy_status job_set_length(gy_job *job, const gy_cli_model *m, gy_err *err) {
+    int64_t room = (int64_t)m->d.max_pos - (int64_t)job->ids.len;
+    int64_t want = job->opt.max_tokens;
+    if (!want && job->rq.n_trace) want = job->rq.n_trace;
+    if (!want) want = room < DEFAULT_MAX_TOKENS && room > 0 ? room : DEFAULT_MAX_TOKENS;
+    if (want > room)
+        return gy_err_set(err, GY_E_LIMIT,
+                          "prompt: %zu tokens and max_tokens %lld make %lld, the model's context is %d", job->ids.len,
+                          (long long)want, (long long)want + (long long)job->ids.len, m->d.max_pos);
+    job->rq.max_tokens = (int32_t)want;
+    return GY_OK;
+}
+
+static gy_status job_set_sample(gy_job *job, gy_err *err) {
+    gy_sample_params *p = &job->rq.sample;
+    p->temperature = (float)job->opt.temperature;
+    p->top_k = job->opt.top_k;
+    p->top_p = (float)job->opt.top_p;
+    p->min_p = (float)job->opt.min_p;
+    p->seed = job->opt.seed;
+    p->n_logprobs = job->opt.logprobs;
+    return gy_sample_params_check(p, err);
+}
+
+static gy_status job_set_trace(gy_jobs *j, gy_job *job, const char *path, size_t index, gy_err *err) {
+    gy_trace *t = &j->trace;
+    if (!path) return GY_OK;
+    if (!t->path || strcmp(t->path, path) != 0) GY_TRY(gy_trace_read(j->arena, path, err, t));
+    if (index >= t->n)
+        return gy_err_set(err, GY_E_ARG, "exit: %s holds %zu lists of loops, none for prompt %zu", path, t->n,
+                          index + 1);
+    job->rq.trace = t->list[index].loops;
+    job->rq.n_trace = t->list[index].n;
+    int32_t want = job->opt.max_tokens ? job->opt.max_tokens : job->rq.n_trace;
+    if (job->rq.n_trace < want || !job->rq.n_trace)
+        return gy_err_set(err, GY_E_ARG, "exit: %s holds %d loops for prompt %zu, max_tokens is %d", path,
+                          job->rq.n_trace, index + 1, want);
+    return GY_OK;
+}
+
+static gy_status job_set_state(gy_job *job, const gy_cli_model *m, gy_err *err) {
+    job->rq.latent_noise = job->opt.initial_state;
+    job->rq.latent_seed = job->opt.latent_seed;
+    if (!job->rq.latent_noise || m->d.inject) return GY_OK;
+    return gy_err_set(err, GY_E_ARG, "initial_state: found noise; %s models have no initial state to fill",
+                      m->d.family);
+}
+
+static gy_status job_set_ends(gy_job *job, const gy_cli_model *m, gy_err *err) {
+    job->rq.ignore_eos = job->opt.ignore_eos;
+    if (!job->opt.ignore_eos) {
+        job->rq.stop_ids = m->eos;
+        job->rq.n_stop_ids = m->n_eos;
+    }
+    if (!job->opt.stop.n || m->tok) return GY_OK;
+    return gy_err_set(err, GY_E_ARG, "stop: %s holds no tokenizer, so there is no text to find it in", m->dir);
+}
+
+static gy_status job_prepare(gy_jobs *j, size_t index, const gy_cli_model *m, gy_err *err) {
+    gy_job *job = &j->job.data[index];
+    const char *trace_file;
+    gy_request_default(&job->rq, &m->d);
+    GY_TRY(gy_rule_resolve(&job->opt, &m->d, err, &job->rq.exit, &trace_file));
+    GY_TRY(job_set_sample(job, err));
+    GY_TRY(job_set_state(job, m, err));
+    GY_TRY(job_set_ends(job, m, err));
+    GY_TRY(job_set_trace(j, job, trace_file, index, err));
+    GY_TRY(job_encode(job, m, err));
+    GY_TRY(job_set_length(job, m, err));
+    job->rq.prompt = job->ids.data;
+    job->rq.n_prompt = (int32_t)job->ids.len;
+    return GY_OK;
+}
+
+/* "max_loops: found ..." becomes "--max-loops: found ...": on the command line that is its name. */
+static void name_flag(gy_err *err) {
+    size_t n = strspn(err->msg, "abcdefghijklmnopqrstuvwxyz_");
+    if (!n || err->msg[n] != ':') return;
+    memmove(err->msg + 2, err->msg, sizeof err->msg - 3);
+    err->msg[sizeof err->msg - 1] = '\0';
+    memcpy(err->msg, "--", 2);
+    for (size_t i = 2; i < n + 2; i++)
+        if (err->msg[i] == '_') err->msg[i] = '-';
+}
+
+gy_status gy_jobs_prepare(gy_jobs *j, const gy_cli_model *m, gy_err *err) {
+    for (size_t i = 0; i < j->job.len; i++) {
+        gy_job *job = &j->job.data[i];
+        if (job_prepare(j, i, m, err) >= 0) continue;
+        if (job->from_file) return gy_err_prefix(err, "%s", job->source);
+        name_flag(err);
+        return err->status;
+    }
+    return GY_OK;
+}
+
+int32_t gy_jobs_max_len(const gy_jobs *j) {
+    int32_t most = 1;
+    for (size_t i = 0; i < j->job.len; i++) {
+        const gy_request *r = &j->job.data[i].rq;
+        if (r->n_prompt + r->max_tokens > most) most = r->n_prompt + r->max_tokens;
+    }
+    return most;
+}
+
+int32_t gy_jobs_max_loops(const gy_jobs *j) {
+    int32_t most = 1;
+    for (size_t i = 0; i < j->job.len; i++)
+        if (j->job.data[i].rq.exit.max_loops > most) most = j->job.data[i].rq.exit.max_loops;
+    return most;
+}

@@ -26,7 +26,8 @@ typedef struct trie {
 typedef struct added_token {
     int32_t id;
     unsigned flags;
-    gy_str normal; /* the spelling to look for in normalised text; empty = never */
+    gy_str normal; /* the spelling to look for in normalised text, and the one that is decoded; empty = never found */
+    int has_normal;
 } added_token;
 
 struct gy_added {
@@ -108,8 +109,11 @@ gy_status gy_added_put(gy_added *a, const char *content, size_t len, int32_t id,
 const char *gy_added_piece(const gy_added *a, int32_t id, size_t *len_out, unsigned *flags_out) {
     int32_t index = added_index(a, id);
     if (index < 0) return NULL;
-    if (flags_out) *flags_out = a->tok.data[index].flags;
-    return gy_vocab_piece(&a->spelling, index, len_out);
+    const added_token *t = &a->tok.data[index];
+    if (flags_out) *flags_out = t->flags;
+    if (!t->has_normal) return gy_vocab_piece(&a->spelling, index, len_out);
+    if (len_out) *len_out = t->normal.len;
+    return gy_str_z(&t->normal);
 }
 
 int32_t gy_added_id(const gy_added *a, const char *content, size_t len) {
@@ -132,10 +136,15 @@ const char *gy_added_at(const gy_added *a, size_t i, size_t *len_out, unsigned *
 }
 
 gy_status gy_added_set_normal(gy_added *a, size_t i, const char *spelling, size_t len) {
-    gy_str *s = &a->tok.data[i].normal;
-    gy_str_clear(s);
-    gy_str_append(s, spelling, len);
-    return s->failed ? GY_E_NOMEM : GY_OK;
+    added_token *t = &a->tok.data[i];
+    size_t content_len;
+    const char *content = gy_vocab_piece(&a->spelling, (int32_t)i, &content_len);
+    gy_str_clear(&t->normal);
+    gy_str_append(&t->normal, spelling, len);
+    t->has_normal = 1;
+    t->flags &= ~(unsigned)GY_ADDED_RESPELLED;
+    if (len != content_len || memcmp(spelling, content, len) != 0) t->flags |= GY_ADDED_RESPELLED;
+    return t->normal.failed ? GY_E_NOMEM : GY_OK;
 }
 
 /* ---- matching ---- */
@@ -169,7 +178,7 @@ static gy_status trie_put(trie *t, const char *s, size_t len, int32_t token) {
     return GY_OK;
 }
 
-/* Special tokens go first: where two normalised spellings coincide, tokenizers keeps the special one. */
+/* Special tokens go first, and the first of equal spellings is kept. */
 gy_status gy_added_build(gy_added *a, int all_raw) {
     for (int special = 1; special >= 0; special--) {
         for (size_t i = 0; i < a->tok.len; i++) {

@@ -22,7 +22,8 @@ enum {
     GY_ADDED_LSTRIP = 1u << 1,      /* swallows white space before it */
     GY_ADDED_RSTRIP = 1u << 2,      /* swallows white space after it */
     GY_ADDED_SINGLE_WORD = 1u << 3, /* only between word boundaries */
-    GY_ADDED_NORMALIZED = 1u << 4   /* matched in the normalised text (kind hf), else in the raw text */
+    GY_ADDED_NORMALIZED = 1u << 4,  /* matched in the normalised text (kind hf), else in the raw text */
+    GY_ADDED_RESPELLED = 1u << 5    /* set here: normalisation changed its spelling */
 };
 
 typedef struct gy_added gy_added; /* a set of added tokens with its matcher; model lifetime, read-only after build */
@@ -31,14 +32,16 @@ gy_added *gy_added_create(void);    /* NULL on no memory */
 void gy_added_destroy(gy_added *a); /* accepts NULL */
 /* Copies content. The same content again replaces flags. GY_E_FORMAT for another content at the id or an empty one. */
 gy_status gy_added_put(gy_added *a, const char *content, size_t len, int32_t id, unsigned flags, gy_err *err);
-/* What the id was added as; NULL if it is not an added token. flags_out may be NULL. */
+/* The spelling that the id is decoded to: the content, or what gy_added_set_normal gave. NULL if it is not an added
+ * token. flags_out may be NULL. */
 const char *gy_added_piece(const gy_added *a, int32_t id, size_t *len_out, unsigned *flags_out);
 int32_t gy_added_id(const gy_added *a, const char *content, size_t len); /* -1 if absent */
 int32_t gy_added_n_id(const gy_added *a);                                /* largest id + 1; 0 if empty */
 
 /* Matching. Tokens without GY_ADDED_NORMALIZED are looked for in raw text, the others in normalised text, under the
  * spelling that gy_added_set_normal gave them. gy_added_build ends the filling; all_raw puts every token into the raw
- * set. gy_added_cut appends a split of text[0..len) into added tokens (id >= 0) and what lies between (id -1), leftmost
+ * set. Where spellings coincide, the special one and then the first one is kept (tokenizers 0.23.3 takes any of them).
+ * gy_added_cut appends a split of text[0..len) into added tokens (id >= 0) and what lies between (id -1), leftmost
  * match first, longest of those; with rstrip a token's range may reach into the next token's, as in tokenizers. */
 typedef struct gy_added_part {
     size_t off, len;

@@ -264,10 +264,17 @@ void gy_detok_destroy(gy_detok *d) {
     gy_mem_free(d);
 }
 
+/* tokenizers leaves out what is special by its spelling: a special token that normalisation respelled stays. */
+static int is_skipped(const gy_tok *t, int32_t id) {
+    unsigned flags = 0;
+    if (gy_added_piece(t->added, id, NULL, &flags) && flags & GY_ADDED_RESPELLED) return 0;
+    return gy_tok_is_special(t, id);
+}
+
 gy_status gy_detok_push(gy_detok *d, int32_t id, gy_err *err, gy_str *out) {
     if (id < 0 || id >= d->t->n_vocab)
         return gy_err_set(err, GY_E_ARG, "token id %d is outside the vocabulary of %d", id, d->t->n_vocab);
-    if (d->skip_special && gy_tok_is_special(d->t, id)) return GY_OK;
+    if (d->skip_special && is_skipped(d->t, id)) return GY_OK;
     if (!gy_tok_piece(d->t, id, NULL)) return GY_OK; /* a hole in the vocabulary has no text */
     return d->t->ops->detok_push(d->t, d->state, id, err, out);
 }

@@ -12,6 +12,7 @@ import os
 import random
 import struct
 import sys
+import tempfile
 
 import sentencepiece
 import tokenizers
@@ -435,6 +436,15 @@ def put_varint(value):
     return bytes(out + bytes([value]))
 
 
+def pb_fields(message):
+    pos = 0
+    while pos < len(message):
+        tag, pos = varint(message, pos)
+        size, pos = varint(message, pos)
+        yield tag >> 3, message[pos:pos + size]
+        pos += size
+
+
 def mark_unused(model, choose):
     """Sets type UNUSED (5) on the normal pieces longer than a character whose ordinal choose() accepts, on the wire:
     ModelProto.pieces is field 1; a later `type` (field 3) in a piece overrides an earlier or absent one."""
@@ -530,7 +540,7 @@ def make_spm_odd_bpe():
     pieces = [("<unk>", 0, UNKNOWN), ("<s>", 0, CONTROL), ("</s>", 0, CONTROL), ("q", 0, CONTROL), ("\0", 0, NORMAL)]
     pieces += [(b, 0, BYTE) for b in bytes_alphabet()]
     pieces += [(c, -9, NORMAL) for c in "abcdx\u2581"]
-    pieces += [("ab", 0.0, NORMAL), ("bc", -0.0, NORMAL), ("cd", 1.5, NORMAL), ("abc", -1, NORMAL), ("bcd", -1, UNUSED), ("aa", -2, NORMAL),
+    pieces += [("ab", 0.0, NORMAL), ("bc", -0.0, NORMAL), ("ca", 0.0, NORMAL), ("add", -1, NORMAL), ("ddc", -1, NORMAL), ("cd", 1.5, NORMAL), ("abc", -1, NORMAL), ("bcd", -1, UNUSED), ("aa", -2, NORMAL),
                ("aaa", -2, UNUSED), ("aaaa", -2, NORMAL), ("\u2581a", 2, NORMAL), ("\u2581\u2581", -3, UNUSED), ("qa", 7, NORMAL), ("aq", 6, UNUSED),
                ("<s", -4, NORMAL), ("s>", -5, NORMAL), ("dd", 0, USER_DEFINED), ("ddd", 0, USER_DEFINED), ("\u2581u", 0, USER_DEFINED), ("b c", 0, USER_DEFINED)]
     pieces += [("x" * n, float(n), UNUSED) for n in range(2, 151)]
@@ -548,12 +558,60 @@ def make_spm_odd_unigram():
     odd_cases("spm-odd-unigram", model, "aaaabbbbbccyz  <s>\u00e9e\u0301\u2581", ["b" * n for n in range(1, 30)] + ["cb" * 700, "z" * 5000, "y" * 2500 + "bbbbbaaaa", "<s>", "<0x41>", "abcab", "c" * 400])
 
 
+RULES = [("a b", "X"), ("\u00e9", ""), ("foo", "  "), ("fo", "b a"), ("\u00df", "ss"), ("abcdefghijklmnopqrstuvwxyz", " z "), ("abcde", "5"), ("\t", " "), ("\u3000", " "),
+         ("\u2581", "_"), ("A\u030A", "\u00c5")]
+
+
+def make_spm_rules():
+    """Own normalisation rules: to nothing, to spaces, with a long key, overlapping; white space removed."""
+    rules = "rules.tsv"  # the trainer writes the name into the model: no path of this machine
+    os.chdir(tempfile.mkdtemp())
+    with open(rules, "w", encoding="utf-8") as f:
+        for a, b in RULES:
+            f.write(" ".join("%X" % ord(c) for c in a) + "\t" + " ".join("%X" % ord(c) for c in b) + "\n")
+    model = train_spm(model_type="bpe", vocab_size=700, byte_fallback=True, normalization_rule_tsv=rules, user_defined_symbols=["o b", "  "])
+    os.remove(rules)
+    pool = [a for a, _ in RULES] + [b for _, b in RULES] + [" ", "  ", "f", "o", "b", "the ", "abcd", "abcdefghijklmnopqrstuvwx", "\u030A", "o b"]
+    odd_cases("spm-rules", model, pool, ["foofoofoo", "\u00e9\u00e9", "\u00e9 \u00e9", " foo foo ", "foo", "fo", "f", "x foo foo y", "foo\u00e9 \u00e9foo"])
+
+
+def make_fuzz_corpus():
+    """Seeds of tests/fuzz/fuzz_spm.c: a byte n, n bytes of text, a model. Whole, cut short and with flipped bits."""
+    out = os.path.join(OUT, "..", "..", "fuzz", "corpus", "spm")
+    os.makedirs(out, exist_ok=True)
+    small = [("<unk>", 0, UNKNOWN), ("<s>", 0, CONTROL), ("</s>", 0, CONTROL), ("a", -1, NORMAL), ("aa", -1.5, NORMAL), ("\u2581", -2, NORMAL), ("aaa", -1, UNUSED), ("<u>", 0, USER_DEFINED)]
+    with open(os.path.join(OUT, "spm-rules", "tokenizer.model"), "rb") as f:
+        rules = f.read()
+    spec = next(body for number, body in pb_fields(rules) if number == 3)
+    with_rules = pb_pieces(small) + pb_field(2, pb_field(3, 2)) + pb_field(3, spec)
+    seeds = {"unigram": pb_pieces(small) + pb_field(2, pb_field(3, 1)), "bpe": pb_pieces(small) + pb_field(2, pb_field(3, 2)), "rules": with_rules,
+             "suffix": pb_pieces(small) + pb_field(2, pb_field(3, 2) + pb_field(24, 1)),
+             "bytes": pb_pieces(small + [(b, 0, BYTE) for b in bytes_alphabet()]) + pb_field(2, pb_field(3, 1) + pb_field(35, 1)) + pb_field(3, pb_field(3, 0) + pb_field(4, 0)),
+             "char": pb_pieces(small) + pb_field(2, pb_field(3, 4)), "html": b"<!DOCTYPE html>"}
+    text = "aaa a<u>aa \u00e9<s> foo a b ".encode() + b"\xff\xf0\x9f"
+    rng = random.Random("fuzz corpus")
+    for name, model in seeds.items():
+        variants = {name: model}
+        for i in range(3 if len(model) > 100 else 0):
+            cut = bytearray(model)
+            for _ in range(2):
+                cut[rng.randrange(len(cut))] ^= 1 << rng.randrange(8)
+            variants[f"{name}-flip{i}"] = bytes(cut)
+        if len(model) > 100:
+            variants[name + "-cut"] = model[:rng.randrange(len(model))]
+        for file, data in variants.items():
+            with open(os.path.join(out, file), "wb") as f:
+                f.write(bytes([len(text)]) + text + data)
+    print("fuzz corpus:", len(os.listdir(out)), "files")
+
+
 MAKERS = {
     "smollm2": make_smollm2, "gpt2": make_gpt2, "llama3": make_llama3, "llama2": make_llama2, "metaspace": make_metaspace,
     "metaspace-first": make_metaspace_first, "split-a": make_split_a, "split-b": make_split_b, "split-c": make_split_c, "split-d": make_split_d,
     "huginn": make_huginn, "spm-bpe": make_spm_bpe, "spm-unigram": make_spm_unigram, "spm-bpe-raw": make_spm_bpe_raw,
     "spm-bpe-unk": make_spm_bpe_unk, "spm-suffix": make_spm_suffix,
-    "spm-odd-bpe": make_spm_odd_bpe, "spm-odd-unigram": make_spm_odd_unigram,
+    "spm-odd-bpe": make_spm_odd_bpe, "spm-odd-unigram": make_spm_odd_unigram, "spm-rules": make_spm_rules,
+    "fuzz-corpus": make_fuzz_corpus,
 }
 
 if __name__ == "__main__":

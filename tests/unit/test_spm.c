@@ -63,8 +63,8 @@ static void bed_encode(bed *b, const char *text, size_t len, gy_vec_i32 *ids) {
 
 /* ---- goldens ---- */
 
-static const char *const folders[] = {"spm-bpe",    "spm-unigram", "spm-bpe-raw",    "spm-bpe-unk",
-                                      "spm-suffix", "spm-odd-bpe", "spm-odd-unigram"};
+static const char *const folders[] = {"spm-bpe",    "spm-unigram", "spm-bpe-raw",     "spm-bpe-unk",
+                                      "spm-suffix", "spm-odd-bpe", "spm-odd-unigram", "spm-rules"};
 
 static void from_hex(const char *hex, gy_str *out) {
     for (; hex[0] && hex[1]; hex += 2) {

@@ -661,6 +661,9 @@ static void checker_finds_planted_corruption(void **state) {
     plant(kv, &kv_map_row(kv, p, 0, 3)[1], row2[4], "more tokens than its length 0"); /* depth 3 was never claimed */
     plant(kv, &kv_map_row(kv, p, 0, 0)[3], -1, "no slot on plane 0");
     plant(kv, &kv_map_row(kv, p, 0, 0)[20], 3, "no such token");
+#ifdef GY_DEBUG
+    plant(kv, &p->refs[34], 1, "red zone"); /* 30 blocks take 128 bytes, then the zone's 8 of bookkeeping */
+#endif
     gy_kv_destroy(kv);
 }
 

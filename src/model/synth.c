@@ -76,6 +76,7 @@ typedef struct synth_tensor {
     gy_st_entry e;         /* e.name points to name once the list is final */
     size_t n_elem;
     float mean, std;
+    size_t damped;  /* so many leading columns of each row are scaled by STATE_DAMPING (adapter) */
     int rope_table; /* freqs_cis: computed, not drawn */
 } synth_tensor;
 
@@ -168,11 +169,14 @@ static int tensor_cmp(const void *a, const void *b) {
     return strcmp(((const synth_tensor *)a)->name, ((const synth_tensor *)b)->name);
 }
 
-/* What needs the tensor's final place, and Huginn's two that are not drawn: the copy of wte and the rotation table. */
+/* What needs the tensor's final place, and what is special in Huginn: two tensors that are not drawn (the copy of wte
+ * and the rotation table), and the adapter's columns for the state. At full scale random loops never settle; damped
+ * they converge slowly, as the trained model's do, so that its exit rules have something to find. */
 static void tensor_settle(const synth_shape *s, synth_tensor *t) {
     t->e.name = t->name;
     if (s->family != HUGINN) return;
     if (!strcmp(t->name, "lm_head.weight")) t->values_of = "transformer.wte.weight";
+    if (!strcmp(t->name, "transformer.adapter.weight")) t->damped = (size_t)s->n_embd;
     t->rope_table = !strcmp(t->name, "freqs_cis");
 }
 
@@ -237,6 +241,14 @@ static void draw_block(const fill_job *j, size_t block, float scale, float x[ELE
     }
 }
 
+#define STATE_DAMPING 0.5f
+
+static void damp_columns(const fill_job *j, size_t first, float x[ELEMS_PER_BLOCK]) {
+    const size_t row = (size_t)j->t->e.shape[1];
+    for (size_t k = 0; k < ELEMS_PER_BLOCK; k++)
+        if ((first + k) % row < j->t->damped) x[k] *= STATE_DAMPING;
+}
+
 /* Elements [lo, hi) of the piece; lo is a multiple of a block. The variance of one byte is (256^2 - 1) / 12. */
 static void fill_random(const fill_job *j, size_t lo, size_t hi) {
     const float scale = (float)((double)j->t->std / sqrt(2.0 * 65535.0 / 12.0));
@@ -245,6 +257,7 @@ static void fill_random(const fill_job *j, size_t lo, size_t hi) {
     for (size_t i = lo; i < hi; i += ELEMS_PER_BLOCK) {
         const size_t n = hi - i < ELEMS_PER_BLOCK ? hi - i : ELEMS_PER_BLOCK;
         draw_block(j, (j->first + i) / ELEMS_PER_BLOCK, scale, x);
+        if (j->t->damped) damp_columns(j, j->first + i, x);
         if (j->t->e.dtype == GY_F32)
             memcpy(f32 + i, x, n * sizeof *x);
         else

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/philox.h"
+#include "model/model.h"
 #include "model/synth.h"
 #include "tensor/safetensors.h"
 
@@ -153,6 +154,10 @@ static void test_tiny_as_golden(void **state) {
         gy_st *st = synth_open(shape, 3, shape);
         check_tensors(families[i], st);
         check_config(families[i], tmp_path(shape));
+        gy_model_desc desc;
+        gy_err err = {0};
+        if (gy_model_read_desc(tmp_path(shape), &err, &desc) != GY_OK) fail_msg("%s", err.msg);
+        assert_string_equal(desc.family, families[i]);
         gy_st_close(st);
     }
 }
@@ -229,6 +234,18 @@ static void test_pure_function(void **state) {
         }
     gy_st_close(a);
     gy_st_close(b);
+}
+
+/* The adapter's columns for the state are drawn at half scale, those for the prelude at full scale. */
+static void test_adapter_is_damped(void **state) {
+    (void)state;
+    gy_st *st = synth_open("tiny-huginn", 4, "h");
+    const gy_tensor_info *t = gy_st_find(st, "transformer.adapter.weight");
+    for (size_t i = 0; i < 60 * 120; i++) {
+        const double want = recipe(4, t->name, i, 0, 1 / sqrt(120.0));
+        assert_true(fabs(value_at(t, i) - (i % 120 < 60 ? want / 2 : want)) < 1e-6);
+    }
+    gy_st_close(st);
 }
 
 static void test_repeatable(void **state) {
@@ -456,6 +473,7 @@ int main(void) {
         IN_DIR(test_tiny_as_golden),
         IN_DIR(test_scales),
         IN_DIR(test_pure_function),
+        IN_DIR(test_adapter_is_damped),
         IN_DIR(test_repeatable),
         IN_DIR(test_rope_table),
         IN_DIR(test_progress),

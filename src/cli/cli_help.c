@@ -9,11 +9,12 @@ static void pad_to(gy_str *out, size_t line_start, size_t column) {
     while (out->len - line_start < column) gy_str_putc(out, ' ');
 }
 
-/* Appends words of text from the present column on; lines begin at HELP_COLUMN. *line_start: offset of this line. */
+/* Appends words of text from the present column on; lines begin at HELP_COLUMN and leave room for a parenthesis.
+ * *line_start: offset of this line. */
 static void put_wrapped(gy_str *out, size_t *line_start, const char *text) {
     while (*text) {
         size_t n = strcspn(text, " ");
-        if (out->len - *line_start + n + 1 > HELP_WIDTH) {
+        if (out->len - *line_start + n + 2 > HELP_WIDTH) {
             gy_str_putc(out, '\n');
             *line_start = out->len;
             pad_to(out, *line_start, HELP_COLUMN);

@@ -93,8 +93,9 @@ static void put_lower(const char *text, size_t len, gy_str *out) {
 }
 
 static gy_status put_replaced(const gy_norm *n, gy_hf_scratch *s, const char *text, size_t len, int64_t *steps,
-                              gy_err *err, gy_str *out) {
+                              gy_err *err, gy_str *out, int *cut_left) {
     GY_TRY(gy_pattern_spans(&n->pattern, s, text, len, steps, err));
+    if (s->spans.len && s->spans.data[0].is_match && s->spans.data[0].len && !n->text.len) *cut_left = 1;
     for (size_t i = 0; i < s->spans.len; i++) {
         const gy_span *p = &s->spans.data[i];
         if (p->is_match)
@@ -116,7 +117,7 @@ static gy_status norm_apply(const gy_norm *n, gy_hf_scratch *s, const char *text
         put_lower(text, len, out);
         return GY_OK;
     case GY_NORM_REPLACE:
-        return put_replaced(n, s, text, len, steps, err, out);
+        return put_replaced(n, s, text, len, steps, err, out, cut_left);
     case GY_NORM_PREPEND:
         if (len) gy_str_append(out, gy_str_z(&n->text), n->text.len);
         gy_str_append(out, text, len);

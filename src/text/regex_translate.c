@@ -47,6 +47,22 @@ static void put_word_set(gy_str *out) {
     gy_str_puts(out, "\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}");
 }
 
+/* Alphabetic: PCRE2's own (Unicode 14), the newer letters, and the newer marks that are Other_Alphabetic. */
+static void put_alphabetic(gy_str *out) {
+    gy_str_puts(out, "\\p{Alphabetic}");
+    gy_uni_put_extra_ranges(out, "L");
+    gy_str_puts(out,
+                "\\x{897}\\x{CF3}\\x{10D69}\\x{10EFC}\\x{11241}\\x{113B8}-\\x{113C0}\\x{113C2}\\x{113C5}\\x{113C7}-"
+                "\\x{113CA}\\x{113CC}-\\x{113CD}\\x{11F00}-\\x{11F01}\\x{11F03}\\x{11F34}-\\x{11F3A}\\x{11F3E}-"
+                "\\x{11F40}\\x{1611E}-\\x{1612E}\\x{1E08F}");
+}
+
+/* Outside classes Oniguruma asks a table of its own for Latin-1, in which the numbers No are word characters too. */
+static void put_bare_word_set(gy_str *out) {
+    put_word_set(out);
+    gy_str_puts(out, "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}");
+}
+
 static int is_category(const char *name) {
     static const char all[] = " C L M N P S Z Cc Cf Cn Co Cs Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm "
                               "Sc Sk So Zs Zl Zp ";
@@ -81,6 +97,10 @@ static gy_status put_property(translator *t, const char *name) {
     name = category_alias(name);
     if (is_category(name)) {
         put_category(t->out, name);
+        return GY_OK;
+    }
+    if (strcmp(name, "Alpha") == 0 || strcmp(name, "Alphabetic") == 0) {
+        put_alphabetic(t->out);
         return GY_OK;
     }
     snprintf(pattern, sizeof(pattern), "\\p{sc:%.60s}", name);
@@ -175,7 +195,7 @@ static gy_status put_escape_common(translator *t, char c) {
 /* \b and \B by look-around, because PCRE2's are about its own \w. */
 static void put_boundary(translator *t, int negated) {
     gy_str w = {0};
-    put_word_set(&w);
+    put_bare_word_set(&w);
     const char *s = gy_str_z(&w);
     if (negated)
         gy_str_printf(t->out, "(?:(?<=[%s])(?=[%s])|(?<![%s])(?![%s]))", s, s, s, s);
@@ -198,7 +218,10 @@ static gy_status escape_outside(translator *t) {
     }
     if (strchr("swdhSWDH", c)) {
         gy_str_puts(t->out, negated ? "[^" : "[");
-        put_set(t, (char)(c | 32));
+        if ((c | 32) == 'w')
+            put_bare_word_set(t->out);
+        else
+            put_set(t, (char)(c | 32));
         gy_str_putc(t->out, ']');
         return GY_OK;
     }
@@ -221,8 +244,7 @@ static gy_status escape_outside(translator *t) {
 /* ---- classes ---- */
 
 static gy_status posix_class(translator *t) {
-    static const char *const name[][2] = {
-        {"[:space:]", SPACE_SET}, {"[:xdigit:]", HEX_SET}, {"[:alpha:]", "\\p{Alphabetic}"}};
+    static const char *const name[][2] = {{"[:space:]", SPACE_SET}, {"[:xdigit:]", HEX_SET}};
     for (size_t i = 0; i < sizeof(name) / sizeof(name[0]); i++) {
         size_t n = strlen(name[i][0]);
         if ((size_t)(t->end - t->p) < n || memcmp(t->p, name[i][0], n) != 0) continue;
@@ -230,8 +252,13 @@ static gy_status posix_class(translator *t) {
         t->p += n;
         return GY_OK;
     }
-    if (t->end - t->p >= 9 && memcmp(t->p, "[:digit:]", 9) == 0) {
-        put_category(t->out, "Nd");
+    static const char digit[] = "[:digit:]", alpha[] = "[:alpha:]";
+    int is_digit = t->end - t->p >= 9 && memcmp(t->p, digit, 9) == 0;
+    if (is_digit || (t->end - t->p >= 9 && memcmp(t->p, alpha, 9) == 0)) {
+        if (is_digit)
+            put_category(t->out, "Nd");
+        else
+            put_alphabetic(t->out);
         t->p += 9;
         return GY_OK;
     }

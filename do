@@ -253,7 +253,7 @@ cmd_demo() {
     build_release
     prompt=${1:-The loop runs again, and}
     say
-    say "model:  models/demo. It lies in this repository. Unless its README says otherwise it is SYNTHETIC: random weights"
+    say "model:  models/demo. It lies in this repository. Its NOTE.txt says that it is SYNTHETIC: random weights"
     say "        and a byte-level tokenizer, so what follows shows that the engine runs, not that a model has learnt."
     say "prompt: $prompt"
     say

@@ -94,7 +94,8 @@ gy_status gy_json_parse(const char *text, size_t len, const gy_json_limits *lim,
     json_error_t e;
     json_no_memory = 0;
     doc->root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &e);
-    if (!doc->root) {
+    /* jansson passes over a failed growth of its token buffer: a root alone does not say that all bytes are in it. */
+    if (!doc->root || json_no_memory) {
         gy_json_free(doc);
         return json_report(err, &e);
     }

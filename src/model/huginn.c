@@ -85,15 +85,15 @@ static const gy_weight_row weight_rows[] = {
 static gy_status check_shape(struct huginn_config *c, gy_err *err) {
     gy_model_desc *d = &c->d;
     if (c->padded_vocab) d->n_vocab = c->padded_vocab;
-    if (!d->n_head_kv) d->n_head_kv = d->n_head;
-    if (d->n_head_kv != d->n_head) /* qk_bias is stored as [2, 1, n_head, head_dim] */
-        return gy_err_set(err, GY_E_UNSUPPORTED, "field \"num_key_value_heads\": found %d, expected n_heads = %d",
-                          d->n_head_kv, d->n_head);
     if (!d->head_dim) d->head_dim = d->n_embd / d->n_head;
     if (d->head_dim % 2 || d->head_dim * d->n_head != d->n_embd)
         return gy_err_set(err, GY_E_FORMAT,
                           "field \"n_heads\": found %d, expected a divisor of n_embd %d with even quotient", d->n_head,
                           d->n_embd);
+    if (!d->n_head_kv) d->n_head_kv = d->n_head;
+    if (d->n_head_kv != d->n_head) /* qk_bias is stored as [2, 1, n_head, head_dim] */
+        return gy_err_set(err, GY_E_UNSUPPORTED, "field \"num_key_value_heads\": found %d, expected n_heads = %d",
+                          d->n_head_kv, d->n_head);
     int32_t sum = d->n_layer[GY_PRELUDE] + d->n_layer[GY_CORE] + d->n_layer[GY_CODA];
     if (c->n_layers && c->n_layers != sum)
         return gy_err_set(err, GY_E_FORMAT,

@@ -32,6 +32,16 @@ typedef struct loader {
     gy_err *err;
 } loader;
 
+static const gy_json_limits config_limits = {.max_bytes = 4u << 20, .max_depth = 16};
+
+static gy_status read_root(const gy_json *doc, gy_err *err, const gy_family **family_out, gy_model_desc *out) {
+    const gy_jv *cfg = gy_json_root(doc);
+    if (gy_jv_type(cfg) != GY_J_OBJECT)
+        return gy_err_set(err, GY_E_FORMAT, "found %s, expected an object", gy_jtype_name(gy_jv_type(cfg)));
+    *family_out = gy_family_find(cfg, err);
+    return *family_out ? (*family_out)->read_config(cfg, err, out) : GY_E_UNSUPPORTED;
+}
+
 static gy_status read_config(const char *dir, gy_err *err, const gy_family **family_out, gy_model_desc *out) {
     char *path = gy_path_join(dir, "config.json");
     if (!path) return gy_err_set(err, GY_E_NOMEM, "out of memory");
@@ -41,19 +51,22 @@ static gy_status read_config(const char *dir, gy_err *err, const gy_family **fam
         st = gy_err_set(err, GY_E_IO, "%s: not a folder; a model is a folder with config.json and *.safetensors", dir);
     else if (!gy_file_exists(path))
         st = gy_err_set(err, GY_E_IO, "%s: not found; a model is a folder with config.json and *.safetensors", path);
-    if (st == GY_OK) st = gy_json_read(path, &(gy_json_limits){.max_bytes = 4u << 20, .max_depth = 16}, err, &doc);
-    if (st == GY_OK) {
-        const gy_jv *cfg = gy_json_root(doc);
-        if (gy_jv_type(cfg) != GY_J_OBJECT) {
-            st = gy_err_set(err, GY_E_FORMAT, "found %s, expected an object", gy_jtype_name(gy_jv_type(cfg)));
-        } else {
-            *family_out = gy_family_find(cfg, err);
-            st = *family_out ? (*family_out)->read_config(cfg, err, out) : GY_E_UNSUPPORTED;
-        }
-        if (st < 0) gy_err_prefix(err, "%s", path);
-    }
+    else if ((st = gy_json_read(path, &config_limits, err, &doc)) == GY_OK &&
+             (st = read_root(doc, err, family_out, out)) < 0)
+        gy_err_prefix(err, "%s", path);
     gy_json_free(doc);
     gy_mem_free(path);
+    return st;
+}
+
+gy_status gy_model_parse_desc(const char *json, size_t len, gy_err *err, gy_model_desc *out) {
+    gy_json *doc;
+    const gy_family *family;
+    gy_model_desc d;
+    GY_TRY(gy_json_parse(json, len, &config_limits, err, &doc));
+    gy_status st = read_root(doc, err, &family, &d);
+    if (st == GY_OK) *out = d;
+    gy_json_free(doc);
     return st;
 }
 

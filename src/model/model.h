@@ -42,7 +42,8 @@ typedef struct gy_model_load_opts {
 
 /* Reads only config.json: enough for inspect and for sizing. */
 gy_status gy_model_read_desc(const char *dir, gy_err *err, gy_model_desc *out);
-/* The dtype most weights are stored in (by bytes): the default of --dtype is bf16 unless all are F32. */
+/* The same from the bytes of a config.json (tests, fuzzer). */
+gy_status gy_model_parse_desc(const char *json, size_t len, gy_err *err, gy_model_desc *out);
 gy_status gy_model_load(const char *dir, const gy_model_load_opts *o, gy_err *err, gy_model **out);
 void gy_model_free(gy_model *m); /* accepts NULL; before its backend is destroyed */
 

@@ -96,6 +96,12 @@ static void sweep(const variant *v, gy_dtype act, gy_dtype t) {
         shape_check(ref, be, v, &p, &w_ref, &w_be);
         problem_free(&p);
     }
+    const int long_k[] = {1023, 1024, 1025, 2100}; /* across the chunks of k that many rows are cut into */
+    for (int i = 0; i < COUNT(long_k); i++) {
+        problem p = problem_make(act, t, 1 + 2 * i, 9, long_k[i], 1, V_UNIT);
+        shape_check(ref, be, v, &p, &w_ref, &w_be);
+        problem_free(&p);
+    }
     snprintf(name, sizeof name, "linear, weights %s", gy_dtype_name(t));
     worst_print(name, "ref", act, &w_ref);
     worst_print(name, v->name, act, &w_be);
@@ -120,7 +126,7 @@ static void test_shapes(void **state) {
 /* Row by row alone, in another order, with 1, 2 and 3 threads, and again: the same bits. */
 static void equalities(const variant *v, gy_dtype act, gy_dtype t) {
     enum { M = 17, N = 83 };
-    const int ks[] = {60, 257, 512};
+    const int ks[] = {60, 257, 2100};
     for (int ik = 0; ik < 3; ik++) {
         int k = ks[ik];
         size_t row_bytes = (size_t)k * dt_bytes(act), y_bytes = N * dt_bytes(act);

@@ -1,0 +1,363 @@
+/* gyre-bench-ops: linear and decode attention of the CPU backend at the shapes of ouro-1.4b and nanbeige-3b, beside the
+ * two ceilings of the machine, measured in the same run: read bandwidth (sums over 1.5 GiB by all threads) and f32
+ * multiply-adds per second (registers only).
+ *
+ *   gyre-bench-ops [--threads N] [--mask avx2] [--rows N] [--seconds S] [--small-pages] [--json]
+ *
+ * --small-pages: 4 KiB pages, as a mapped checkpoint has them; without it huge pages, as KV memory has them.
+ * Weights and KV are cold: calls walk through more than 1 GiB, so that nothing is found in a cache that a real step
+ * would not find there. Shares compare the best call with ceilings that are the best of several tries; the median is
+ * printed beside it and tells how quiet the machine was.
+ */
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "base/mem.h"
+#include "base/philox.h"
+#include "base/team.h"
+#include "ops/ops.h"
+
+#include <immintrin.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { GIB = 1 << 30, MAX_SAMPLE = 4096 };
+
+typedef struct bench {
+    int n_thread, json, only_rows, small_pages;
+    double seconds; /* for each figure */
+    gy_team *team;
+    gy_backend *be;
+    uint16_t *pool; /* BF16 values, pool_n of them */
+    size_t pool_n, pool_at;
+    double peak_read, peak_fma; /* bytes/s, flop/s */
+} bench;
+
+static double now(void) {
+    return (double)gy_clock_ns() * 1e-9;
+}
+
+/* ---- the ceilings ---------------------------------------------------------------------------------------------- */
+
+typedef struct read_task {
+    const uint64_t *p;
+    int64_t n;
+    uint64_t sum[64];
+} read_task;
+
+/* Eight pages side by side, the next eight prefetched: one stream alone does not fill the memory's queues. */
+static void read_member(void *arg, int member, int n_member) {
+    const int64_t page = 4096 / 8, group = 8 * page;
+    read_task *t = arg;
+    int64_t lo, hi;
+    uint64_t s[8] = {0};
+    gy_team_share(t->n, group, member, n_member, &lo, &hi);
+    for (int64_t g = lo; g < hi; g += group) {
+        for (int64_t j = 0; j < page; j += 8) {
+            for (int64_t i = g + j; i < g + group; i += page) {
+                _mm_prefetch((const char *)(t->p + i + group), _MM_HINT_T0);
+                for (int e = 0; e < 8; e++) s[e] += t->p[i + e];
+            }
+        }
+    }
+    t->sum[member % 64] = s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
+}
+
+/* Pieces of 32 MiB of the pool in turn, each read once in a round: the best piece, like the best call below, is one
+ * that nothing else on the machine disturbed. */
+static double read_peak(bench *b) {
+    const size_t piece = (size_t)32 << 20, n_piece = b->pool_n * 2 / piece;
+    double best = 0;
+    for (size_t i = 0; i < 6 * n_piece; i++) {
+        read_task t = {.p = (const uint64_t *)b->pool + i % n_piece * (piece / 8), .n = (int64_t)piece / 8};
+        double t0 = now();
+        gy_team_run(b->team, read_member, &t);
+        double rate = (double)piece / (now() - t0);
+        if (rate > best) best = rate;
+    }
+    return best;
+}
+
+enum { FMA_STEPS = 100000, FMA_CHAINS = 12 };
+
+__attribute__((target("avx512f"))) static float fma_avx512(void) {
+    __m512 a[FMA_CHAINS], x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(1e-3f);
+    for (int i = 0; i < FMA_CHAINS; i++) a[i] = _mm512_set1_ps((float)i);
+    for (int64_t j = 0; j < FMA_STEPS; j++)
+        for (int i = 0; i < FMA_CHAINS; i++) a[i] = _mm512_fmadd_ps(a[i], x, y);
+    for (int i = 1; i < FMA_CHAINS; i++) a[0] = _mm512_add_ps(a[0], a[i]);
+    return _mm512_cvtss_f32(a[0]);
+}
+
+__attribute__((target("avx2,fma"))) static float fma_avx2(void) {
+    __m256 a[FMA_CHAINS], x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(1e-3f);
+    for (int i = 0; i < FMA_CHAINS; i++) a[i] = _mm256_set1_ps((float)i);
+    for (int64_t j = 0; j < FMA_STEPS; j++)
+        for (int i = 0; i < FMA_CHAINS; i++) a[i] = _mm256_fmadd_ps(a[i], x, y);
+    for (int i = 1; i < FMA_CHAINS; i++) a[0] = _mm256_add_ps(a[0], a[i]);
+    return _mm256_cvtss_f32(a[0]);
+}
+
+typedef struct fma_task {
+    int wide;
+    float sink[64]; /* keeps the loops alive */
+} fma_task;
+
+static void fma_member(void *arg, int member, int n_member) {
+    fma_task *t = arg;
+    (void)n_member;
+    t->sink[member % 64] = t->wide ? fma_avx512() : fma_avx2();
+}
+
+static double fma_peak(bench *b) {
+    double best = 0;
+    fma_task t = {.wide = (gy_cpu_features() & GY_CPU_AVX512) != 0};
+    double flop = 2.0 * FMA_STEPS * FMA_CHAINS * (t.wide ? 16 : 8) * gy_team_size(b->team);
+    for (int i = 0; i < 200; i++) {
+        double t0 = now();
+        gy_team_run(b->team, fma_member, &t);
+        double rate = flop / (now() - t0);
+        if (rate > best) best = rate;
+    }
+    return best;
+}
+
+/* ---- figures --------------------------------------------------------------------------------------------------- */
+
+static int double_order(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+typedef struct timing {
+    double best, median; /* seconds of a call */
+} timing;
+
+/* One call that is not counted, then calls for b->seconds. */
+static timing measure(bench *b, void (*fn)(bench *b, void *arg), void *arg) {
+    static double sample[MAX_SAMPLE];
+    int n = 0;
+    fn(b, arg);
+    for (double end = now() + b->seconds; n < 5 || (now() < end && n < MAX_SAMPLE); n++) {
+        double t0 = now();
+        fn(b, arg);
+        sample[n] = now() - t0;
+    }
+    qsort(sample, (size_t)n, sizeof *sample, double_order);
+    return (timing){.best = sample[0], .median = sample[n / 2]};
+}
+
+static void report(const bench *b, const char *op, const char *shape, int n_row, double bytes, double flop, timing t) {
+    double read = bytes / t.best, fma = flop / t.best, read_share = read / b->peak_read, fma_share = fma / b->peak_fma;
+    if (b->json) {
+        printf("{\"op\":\"%s\",\"shape\":\"%s\",\"n_row\":%d,\"best_us\":%.1f,\"median_us\":%.1f,"
+               "\"gbytes_per_s\":%.2f,\"read_share\":%.3f,\"gflop_per_s\":%.1f,\"fma_share\":%.3f}\n",
+               op, shape, n_row, t.best * 1e6, t.median * 1e6, read * 1e-9, read_share, fma * 1e-9, fma_share);
+    } else {
+        printf("%-7s %-32s %4d rows %10.1f us (median %10.1f) %7.2f GB/s %5.3f %8.1f GFLOP/s %5.3f\n", op, shape, n_row,
+               t.best * 1e6, t.median * 1e6, read * 1e-9, read_share, fma * 1e-9, fma_share);
+    }
+    fflush(stdout);
+}
+
+typedef struct linear_shape {
+    const char *name;
+    int n[GY_WEIGHT_PARTS], k;
+} linear_shape;
+
+static const linear_shape linear_shapes[] = {
+    {"ouro-1.4b qkv 6144x2048", {2048, 2048, 2048}, 2048}, {"ouro-1.4b out 2048x2048", {2048}, 2048},
+    {"ouro-1.4b gate+up 11264x2048", {5632, 5632}, 2048},  {"ouro-1.4b down 2048x5632", {2048}, 5632},
+    {"ouro-1.4b head 49152x2048", {49152}, 2048},          {"nanbeige-3b qkv 8192x3072", {6144, 1024, 1024}, 3072},
+    {"nanbeige-3b out 3072x6144", {3072}, 6144},           {"nanbeige-3b gate+up 21504x3072", {10752, 10752}, 3072},
+    {"nanbeige-3b down 3072x10752", {3072}, 10752},        {"nanbeige-3b head 166144x3072", {166144}, 3072},
+};
+
+typedef struct linear_case {
+    const linear_shape *shape;
+    gy_weight w;
+    void *x, *y;
+    int n_row;
+} linear_case;
+
+static const uint16_t *pool_take(bench *b, size_t n) {
+    if (b->pool_at + n > b->pool_n) b->pool_at = 0;
+    const uint16_t *p = b->pool + b->pool_at;
+    b->pool_at += n;
+    return p;
+}
+
+static void linear_call(bench *b, void *arg) {
+    linear_case *c = arg;
+    for (int i = 0; i < c->w.n_part; i++)
+        c->w.part[i].data = pool_take(b, (size_t)c->shape->n[i] * (size_t)c->shape->k);
+    gy_linear_args a = {.x = c->x, .w = &c->w, .n_row = c->n_row, .y = c->y};
+    b->be->ops->linear(b->be, &a);
+}
+
+static int linear_bench(bench *b, const linear_shape *shape, int n_row) {
+    linear_case c = {.shape = shape, .n_row = n_row, .w = {.dtype = GY_BF16, .k = shape->k}};
+    for (int i = 0; i < GY_WEIGHT_PARTS && shape->n[i]; i++) {
+        c.w.part[i].n = shape->n[i];
+        c.w.n += shape->n[i];
+        c.w.n_part++;
+    }
+    size_t x_bytes = (size_t)n_row * (size_t)c.w.k * 2, y_bytes = (size_t)n_row * (size_t)c.w.n * 2;
+    c.x = gy_mem_alloc(GY_MEM_BASE, x_bytes, 1);
+    c.y = gy_mem_alloc(GY_MEM_BASE, y_bytes, 1);
+    if (c.x && c.y) {
+        double weights = (double)c.w.n * c.w.k;
+        memcpy(c.x, b->pool, x_bytes);
+        memset(c.y, 0, y_bytes);
+        timing t = measure(b, linear_call, &c);
+        report(b, "linear", shape->name, n_row, weights * 2, weights * 2 * n_row, t);
+    }
+    int ok = c.x && c.y;
+    gy_mem_free(c.x);
+    gy_mem_free(c.y);
+    return ok;
+}
+
+enum { CONTEXT = 2048, KV_LAYERS = 24, MAX_ROWS = 8 };
+
+typedef struct attn_case {
+    gy_attn_args a;
+    gy_kv_view kv;
+    int32_t map[CONTEXT], pos[MAX_ROWS], slot[MAX_ROWS];
+    int64_t off[MAX_ROWS];
+    uint16_t q[MAX_ROWS * 48 * 128], y[MAX_ROWS * 48 * 128];
+    int32_t n_ctx, at; /* contexts in the pool; the next one */
+} attn_case;
+
+/* Each call takes the next (context, layer): rows of one call have contexts of their own. */
+static void attn_call(bench *b, void *arg) {
+    attn_case *c = arg;
+    c->a.il = c->at++ % KV_LAYERS;
+    b->be->ops->attn(b->be, &c->a);
+}
+
+static int attn_bench(bench *b, const char *name, int n_head, int n_head_kv, int n_row) {
+    attn_case *c = gy_mem_alloc(GY_MEM_BASE, 1, sizeof *c);
+    if (!c) return 0;
+    int64_t slot_n = (int64_t)KV_LAYERS * 2 * n_head_kv * 128;
+    int32_t n_ctx = (int32_t)((int64_t)b->pool_n / (slot_n * CONTEXT));
+    c->kv =
+        (gy_kv_view){.base = b->pool, .dtype = GY_BF16, .n_layer = KV_LAYERS, .n_head_kv = n_head_kv, .head_dim = 128};
+    int32_t *map = gy_mem_alloc(GY_MEM_BASE, (size_t)n_ctx * CONTEXT, sizeof *map);
+    if (map) {
+        for (int32_t i = 0; i < n_ctx * CONTEXT; i++) map[i] = i;
+        c->kv.map = map;
+        for (int r = 0; r < n_row; r++) {
+            c->pos[r] = CONTEXT - 1;
+            c->off[r] = (int64_t)(r % n_ctx) * CONTEXT;
+            c->slot[r] = map[c->off[r] + CONTEXT - 1];
+        }
+        memcpy(c->q, b->pool, sizeof c->q);
+        c->a = (gy_attn_args){.q = c->q,
+                              .q_stride = n_head * 128,
+                              .n_head = n_head,
+                              .scale = 0.0884f,
+                              .kv = &c->kv,
+                              .rows = {n_row, c->pos, c->slot, c->off},
+                              .y = c->y};
+        double kv = (double)n_row * CONTEXT * n_head_kv * 128 * 2;
+        timing t = measure(b, attn_call, c);
+        report(b, "attn", name, n_row, kv * 2, kv * 2 * (n_head / n_head_kv), t);
+    }
+    int ok = map != NULL;
+    gy_mem_free(map);
+    gy_mem_free(c);
+    return ok;
+}
+
+/* ---- main ------------------------------------------------------------------------------------------------------ */
+
+static int options_read(bench *b, int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        uint32_t mask;
+        if (strcmp(argv[i], "--json") == 0) {
+            b->json = 1;
+        } else if (strcmp(argv[i], "--small-pages") == 0) {
+            b->small_pages = 1;
+        } else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc) {
+            b->n_thread = atoi(argv[++i]);
+        } else if (strcmp(argv[i], "--rows") == 0 && i + 1 < argc) {
+            b->only_rows = atoi(argv[++i]);
+        } else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) {
+            b->seconds = atof(argv[++i]);
+        } else if (strcmp(argv[i], "--mask") == 0 && i + 1 < argc && gy_cpu_parse_mask(argv[i + 1], &mask) == 0) {
+            gy_cpu_set_mask(mask);
+            i++;
+        } else {
+            fprintf(stderr, "usage: gyre-bench-ops [--threads N] [--mask avx2,avx512] [--rows N] [--seconds S] "
+                            "[--small-pages] [--json]\n");
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int bench_open(bench *b) {
+    gy_cpu_opts o = {.act = GY_BF16, .n_thread = b->n_thread, .limits = {256, 10752, CONTEXT}};
+    gy_err err = {0};
+    b->pool_n = (size_t)3 * (GIB / 4); /* 1.5 GiB of BF16 */
+    b->pool = gy_mem_map_pages(GY_MEM_BASE, b->pool_n * 2);
+    if (!b->pool || gy_team_create(b->n_thread, 0, &b->team) < 0 || gy_backend_cpu_create(&o, &err, &b->be) < 0) {
+        fprintf(stderr, "gyre-bench-ops: %s\n", err.msg[0] ? err.msg : "no memory");
+        return 0;
+    }
+    if (b->small_pages) madvise(b->pool, b->pool_n * 2, MADV_NOHUGEPAGE);
+    uint32_t w[4096];
+    for (uint32_t i = 0; i < 1024; i++) gy_rand_block(1, 0, 0, GY_RAND_TEST, i, w + 4 * i);
+    for (size_t i = 0; i < b->pool_n; i++) /* between -1 and 1, not periodic in a row's length */
+        b->pool[i] = gy_f32_to_bf16(gy_rand_unit_f32(w[(i + i / 4093) % 4096] + (uint32_t)i * 0x9e3779b9u) * 2 - 1);
+    return 1;
+}
+
+static void bench_close(bench *b) {
+    gy_backend_destroy(b->be);
+    gy_team_destroy(b->team);
+    if (b->pool) gy_mem_unmap_pages(GY_MEM_BASE, b->pool, b->pool_n * 2);
+}
+
+static void ceilings_print(const bench *b) {
+    const char *name = b->be->ops->name, *cpu = gy_cpu_model();
+    double read = b->peak_read * 1e-9, fma = b->peak_fma * 1e-9;
+    int n = gy_team_size(b->team);
+    if (b->json) {
+        printf("{\"backend\":\"%s\",\"cpu\":\"%s\",\"threads\":%d,\"read_gbytes_per_s\":%.2f,"
+               "\"fma_gflop_per_s\":%.1f}\n",
+               name, cpu, n, read, fma);
+    } else {
+        printf("%s on %s, %d threads; ceilings: read %.2f GB/s, f32 fma %.1f GFLOP/s\n", name, cpu, n, read, fma);
+    }
+}
+
+static int figures(bench *b) {
+    const int rows[] = {1, 8, 64, 256};
+    int ok = 1;
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        if (b->only_rows && b->only_rows != rows[r]) continue;
+        for (size_t i = 0; ok && i < sizeof linear_shapes / sizeof *linear_shapes; i++)
+            ok = linear_bench(b, &linear_shapes[i], rows[r]);
+        if (!ok || rows[r] > MAX_ROWS) continue;
+        ok = attn_bench(b, "ouro-1.4b 16 heads, 16 kv, 2048", 16, 16, rows[r]) &&
+             attn_bench(b, "nanbeige-3b 48 heads, 8 kv, 2048", 48, 8, rows[r]);
+    }
+    return ok;
+}
+
+int main(int argc, char **argv) {
+    bench b = {.seconds = 0.4};
+    if (!options_read(&b, argc, argv)) return 2;
+    int ok = bench_open(&b);
+    if (ok) {
+        b.peak_read = read_peak(&b);
+        b.peak_fma = fma_peak(&b);
+        ceilings_print(&b);
+        ok = figures(&b);
+    }
+    bench_close(&b);
+    return ok ? 0 : 1;
+}

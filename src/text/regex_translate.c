@@ -5,8 +5,8 @@
  *   (?m)                       means "dot matches newline" in Ruby: (?s)
  *   {,n}                       {0,n};   \uHHHH  \x{HHHH};   \O  (?s:.)
  *   \p{Script}                 PCRE2 10.40+ reads Script_Extensions there: \p{sc:Script}
- * Not translated, refused: nested classes, &&, absent operators, conditionals, {n}+ (not possessive in Ruby), and
- * options in the middle of a group (Ruby lets them open a group of their own).
+ * Not translated, refused: \X (the segmentation rules differ), nested classes, &&, absent operators, conditionals, {n}+
+ * (not possessive in Ruby), and options in the middle of a group (Ruby lets them open a group of their own).
  */
 #include "text/regex.h"
 
@@ -111,6 +111,8 @@ static gy_status put_property(translator *t, const char *name) {
         return refuse(t, what);
     }
     gy_str_puts(t->out, pattern);
+    /* The one script that patterns in use name and that has grown since: extensions C (one), I and H. */
+    if (strcmp(name, "Han") == 0) gy_str_puts(t->out, "\\x{2B739}\\x{2EBF0}-\\x{2EE5D}\\x{31350}-\\x{323AF}");
     return GY_OK;
 }
 
@@ -233,7 +235,7 @@ static gy_status escape_outside(translator *t) {
         gy_str_puts(t->out, "(?s:.)");
         return GY_OK;
     }
-    if (strchr("AzZGKRXNk", c)) {
+    if (strchr("AzZGKRNk", c)) {
         gy_str_putc(t->out, '\\');
         gy_str_putc(t->out, c);
         return GY_OK;

@@ -173,14 +173,8 @@ const char *gy_cli_find_demo(gy_arena *arena, gy_err *err) {
 }
 
 void gy_cli_note_synthetic(const char *dir) {
-    char *cfg = gy_path_join(dir, "config.json"), *note = gy_path_join(dir, "NOTE.txt");
-    gy_json *doc = NULL;
-    int found = note && gy_file_exists(note);
-    if (!found && cfg && gy_json_read(cfg, NULL, NULL, &doc) == GY_OK)
-        found = gy_jv_get(gy_json_root(doc), "_gyre_note") != NULL;
-    if (found) gy_cli_note("%s has random weights: its text means nothing", dir);
-    gy_json_free(doc);
-    gy_mem_free(cfg);
+    char *note = gy_path_join(dir, "NOTE.txt");
+    if (note && gy_file_exists(note)) gy_cli_note("%s has random weights: its text means nothing", dir);
     gy_mem_free(note);
 }
 

@@ -32,7 +32,7 @@ void gy_cli_model_close(gy_cli_model *m); /* accepts a zeroed one */
 int gy_cli_is_eos(const gy_cli_model *m, int32_t id);
 /* The model that comes with gyre, found from where the program lies; new memory in the arena. NULL with err set. */
 const char *gy_cli_find_demo(gy_arena *arena, gy_err *err);
-/* One line on stderr if the folder says that its weights are random (gyre synth says so in the files it writes). */
+/* One line on stderr if the folder holds a NOTE.txt: the mark of models/demo while its weights are random. */
 void gy_cli_note_synthetic(const char *dir);
 /* --device and --cpu-mask: what this build cannot do is refused, the mask takes effect. */
 gy_status gy_cli_check_device(const gy_args *a, gy_err *err);

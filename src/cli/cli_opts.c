@@ -87,15 +87,15 @@ static size_t edit_distance(const char *a, const char *b) {
 }
 
 const char *gy_suggest(const char *found, const char *const *candidates, size_t n) {
-    const char *best = NULL;
+    const char *nearest = NULL, *longer = NULL;
     size_t len = strlen(found), limit = len < 6 ? 2 : 3, least = limit + 1;
     for (size_t i = 0; i < n; i++) {
-        size_t d = edit_distance(found, candidates[i]);
-        if (d < least) least = d, best = candidates[i];
+        const char *c = candidates[i];
+        size_t d = edit_distance(found, c);
+        if (d < least) least = d, nearest = c;
+        if (!longer && len >= 3 && !strncmp(found, c, len)) longer = c;
     }
-    for (size_t i = 0; !best && len >= 3 && i < n; i++)
-        if (!strncmp(found, candidates[i], len)) best = candidates[i];
-    return best;
+    return nearest ? nearest : longer;
 }
 
 /* ---- the table ---- */
@@ -109,7 +109,7 @@ const gy_opt *gy_opts_find(const gy_opts *o, const char *name, size_t len) {
 
 int gy_opts_given(const gy_opts *o, const char *name) {
     for (size_t i = 0; i < o->seen.len; i++)
-        if (!strcmp(o->seen.data[i]->name, name)) return 1;
+        if (!strcmp(o->seen.data[i], name)) return 1;
     return 0;
 }
 
@@ -195,7 +195,7 @@ static gy_status store_text(gy_opts *o, const gy_opt *opt, const char *name, con
 }
 
 static gy_status opts_mark(gy_opts *o, const gy_opt *opt, gy_err *err) {
-    if (gy_vec_push(&o->seen, GY_MEM_CLI, opt)) return gy_err_set(err, GY_E_NOMEM, "no memory for the options");
+    if (gy_vec_push(&o->seen, GY_MEM_CLI, opt->name)) return gy_err_set(err, GY_E_NOMEM, "no memory for the options");
     return GY_OK;
 }
 
@@ -223,7 +223,7 @@ static gy_status parse_option(gy_opts *o, int argc, char **argv, int *i, gy_err 
         value = argv[++*i];
     }
     GY_TRY(opts_mark(o, opt, err));
-    return store_text(o, opt, dashed, value, err);
+    return store_text(o, opt, dashed, value ? value : "", err);
 }
 
 gy_status gy_opts_parse_argv(gy_opts *o, int argc, char **argv, gy_err *err) {
@@ -235,7 +235,7 @@ gy_status gy_opts_parse_argv(gy_opts *o, int argc, char **argv, gy_err *err) {
         } else if (!only_pos && !strncmp(argv[i], "--", 2)) {
             GY_TRY(parse_option(o, argc, argv, &i, err));
         } else if (!only_pos && !strcmp(argv[i], "-h") && (help = gy_opts_find(o, "help", 4))) {
-            GY_TRY(store_text(o, help, "-h", NULL, err));
+            *(int *)opt_at(o, help) = 1;
         } else if (!only_pos && argv[i][0] == '-' && argv[i][1]) {
             return gy_err_set(err, GY_E_ARG, "unknown option %.80s; options begin with two dashes", argv[i]);
         } else if (gy_vec_push(&o->pos, GY_MEM_CLI, argv[i])) {

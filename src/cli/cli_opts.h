@@ -58,8 +58,8 @@ typedef struct gy_opts {
     gy_arena *arena;                   /* borrowed */
     const gy_opt_group *const *groups; /* NULL-terminated */
     void *values;
-    GY_VEC(const gy_opt *) seen;
-    GY_VEC(const char *) pos; /* arguments that are no options; borrowed from argv */
+    GY_VEC(const char *) seen; /* names of the options that the command line held */
+    GY_VEC(const char *) pos;  /* arguments that are no options; borrowed from argv */
 } gy_opts;
 
 void gy_opts_fini(gy_opts *o);

@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 
+#include <math.h>
 #include <string.h>
 
 gy_status gy_output_init(gy_output *o, const gy_job *job, const gy_cli_model *m, gy_err *err) {
@@ -123,10 +124,15 @@ static void put_logprobs(gy_jw *w, const gy_output *o) {
     gy_jw_arr_end(w);
 }
 
+/* Behind the point: more would be noise. */
+static double three_digits(double v) {
+    return floor(v * 1000.0 + 0.5) / 1000.0;
+}
+
 static void put_ms(gy_jw *w, const char *key, int64_t from_ns, int64_t to_ns) {
     gy_jw_key(w, key);
     if (to_ns)
-        gy_jw_f64(w, (double)((to_ns - from_ns) / 1000) / 1000.0);
+        gy_jw_f64(w, three_digits((double)(to_ns - from_ns) * 1e-6));
     else
         gy_jw_null(w);
 }
@@ -142,7 +148,7 @@ static void put_timing(gy_jw *w, const gy_output *o) {
     put_ms(w, "ttft_ms", o->submit_ns, o->first_token_ns);
     put_ms(w, "total_ms", o->submit_ns, o->finish_ns);
     gy_jw_key(w, "tokens_per_s");
-    gy_jw_f64(w, seconds > 0 ? (double)(int64_t)((double)o->ids.len / seconds * 1000.0) / 1000.0 : 0.0);
+    gy_jw_f64(w, seconds > 0 ? three_digits((double)o->ids.len / seconds) : 0.0);
     gy_jw_obj_end(w);
 }
 

@@ -55,6 +55,20 @@ static gy_status tok_run(tok_state *t, gy_err *err) {
     return t->a->decode_ids ? decode(t, err) : encode(t, err);
 }
 
+static void put_json_pieces(const tok_state *t, gy_jw *w) {
+    gy_jw_key(w, "pieces");
+    gy_jw_arr_begin(w);
+    for (size_t i = 0; i < t->ids.len; i++) {
+        size_t len = 0;
+        const char *piece = gy_tok_piece(t->tok, t->ids.data[i], &len);
+        if (piece)
+            gy_jw_str(w, piece, len);
+        else
+            gy_jw_null(w);
+    }
+    gy_jw_arr_end(w);
+}
+
 static void put_json(const tok_state *t, gy_str *out) {
     gy_jw w;
     gy_jw_init(&w, out);
@@ -67,19 +81,7 @@ static void put_json(const tok_state *t, gy_str *out) {
         gy_jw_key(&w, "text");
         gy_jw_str(&w, gy_str_z(&t->text), t->text.len);
     }
-    if (t->a->pieces) {
-        gy_jw_key(&w, "pieces");
-        gy_jw_arr_begin(&w);
-        for (size_t i = 0; i < t->ids.len; i++) {
-            size_t len = 0;
-            const char *piece = gy_tok_piece(t->tok, t->ids.data[i], &len);
-            if (piece)
-                gy_jw_str(&w, piece, len);
-            else
-                gy_jw_null(&w);
-        }
-        gy_jw_arr_end(&w);
-    }
+    if (t->a->pieces) put_json_pieces(t, &w);
     gy_jw_obj_end(&w);
     gy_str_putc(out, '\n');
 }

@@ -502,6 +502,26 @@ def test_broken_checkpoints_fail_with_1(tmp_path):
     assert "use_flux_capacitor" in gyre("run", model, "--prompt-ids", "1", code=1)[1]
 
 
+def test_a_request_that_ends_in_an_error_harms_no_other(tmp_path):
+    """The embedding of token 5 is NaN: a prompt with it has no logits to choose from. The other prompt goes on."""
+    model = tmp_path / "m"
+    shutil.copytree(OURO, model)
+    data = bytearray((model / "model.safetensors").read_bytes())
+    t = tensors(model)["model.embed_tokens.weight"]
+    row = 2 * t["shape"][1]
+    at = 8 + struct.unpack("<Q", data[:8])[0] + t["data_offsets"][0] + 5 * row
+    data[at:at + row] = b"\xc0\x7f" * t["shape"][1]
+    (model / "model.safetensors").write_bytes(data)
+    want = next(c for c in greedy_cases("ouro") if c["exit"] == "fixed")
+    args = [model, "--dtype", "f32", "--ignore-eos", "--max-tokens", 24, "--prompt-ids", "1,5", "--prompt-ids", SHORT]
+    out, err = gyre("run", *args, "--json", code=1)
+    bad, good = map(json.loads, out.splitlines())
+    assert bad["finish_reason"] == "error" and bad["token_ids"] == [] and bad["timing"]["ttft_ms"] is None
+    assert "is NaN" in bad["error"] and f"gyre: request 0: {bad['error']}" in err
+    assert good["token_ids"] == want["tokens"] and "error" not in good
+    assert "=== 0: 2 prompt tokens, 0 tokens, error" in gyre("run", *args, code=1)[0]
+
+
 def test_lost_output_is_a_failure():
     with open("/dev/full", "w") as full:
         p = subprocess.run([GYRE, "run", OURO, "--prompt-ids", "1", "--max-tokens", "3"], stdout=full, stderr=subprocess.PIPE)

@@ -1,5 +1,5 @@
-/* The ceilings: see ceiling.h. The read loop is plain C on purpose: sums by AVX-512, with and without prefetches of 2 to
- * 8 KiB ahead, were tried and are not faster (EPYC of family 25 model 17: 30.8 to 33.7 GB/s against 34.2 to 35.0).
+/* The ceilings: see ceiling.h. The read loop is plain C on purpose: sums by AVX-512, with and without prefetches of 2
+ * to 8 KiB ahead, were tried and are not faster (EPYC of family 25 model 17: 30.8 to 33.7 GB/s against 34.2 to 35.0).
  */
 #include "ceiling.h"
 

@@ -11,10 +11,10 @@
 enum { TIMED_ENTRIES = 24 };
 
 typedef struct timed_entry {
-    const char *op; /* static: "linear", "attn", ... */
-    int32_t n, k;   /* of a linear's weight, else 0 */
-    int64_t calls, ns;
-    double weight_bytes; /* read by linears: n * k * element size for each call */
+    const char *op;             /* static: "linear", "attn", ... */
+    int32_t n, k;               /* of a linear's weight, else 0 */
+    int64_t calls, ns, best_ns; /* best_ns: the shortest call, which nothing disturbed */
+    double weight_bytes;        /* read by linears: n * k * element size for each call */
 } timed_entry;
 
 typedef struct timed_backend {

@@ -254,19 +254,6 @@ static gy_status cls_sep_read(const gy_tok *t, const gy_jv *v, gy_vec_i32 *befor
     return ids_put(after, t, gy_jv_int(gy_jv_at(gy_jv_get(v, "sep"), 1), -1), err);
 }
 
-/* A later processor wraps what the earlier ones made: its prefix goes in front, its suffix behind. */
-static gy_status wrap(gy_tok *t, gy_vec_i32 *before, const gy_vec_i32 *after, gy_err *err) {
-    size_t n = t->prefix.len;
-    if (gy_vec_reserve(before, GY_MEM_TEXT, n + 1) || gy_vec_reserve(&t->suffix, GY_MEM_TEXT, after->len + 1))
-        return gy_err_set(err, GY_E_NOMEM, "no memory for the post-processor");
-    for (size_t i = 0; i < n; i++) before->data[before->len++] = t->prefix.data[i];
-    for (size_t i = 0; i < after->len; i++) t->suffix.data[t->suffix.len++] = after->data[i];
-    gy_vec_i32 old = t->prefix;
-    t->prefix = *before;
-    *before = old;
-    return GY_OK;
-}
-
 static gy_status post_read(gy_tok *t, const gy_jv *v, gy_err *err);
 
 static gy_status post_read_sequence(gy_tok *t, const gy_jv *v, gy_err *err) {
@@ -282,19 +269,13 @@ static gy_status post_read(gy_tok *t, const gy_jv *v, gy_err *err) {
     const gy_jv *type = gy_jv_get(v, "type");
     if (gy_jv_type(v) == GY_J_NONE || gy_jv_type(v) == GY_J_NULL || gy_jv_is_str(type, "ByteLevel")) return GY_OK;
     if (gy_jv_is_str(type, "Sequence")) return post_read_sequence(t, v, err);
-    gy_vec_i32 before = {0}, after = {0};
-    gy_status st;
-    if (gy_jv_is_str(type, "TemplateProcessing"))
-        st = template_read(t, v, &before, &after, err);
-    else if (gy_jv_is_str(type, "BertProcessing") || gy_jv_is_str(type, "RobertaProcessing"))
-        st = cls_sep_read(t, v, &before, &after, err);
-    else
-        st = gy_err_set(err, GY_E_UNSUPPORTED, "post-processor \"%.60s\" is not supported",
-                        gy_jv_str(type, NULL) ? gy_jv_str(type, NULL) : "without type");
-    if (st == GY_OK) st = wrap(t, &before, &after, err);
-    gy_vec_free(&before);
-    gy_vec_free(&after);
-    return st;
+    if (t->prefix.len || t->suffix.len) /* tokenizers makes something odd of it */
+        return gy_err_set(err, GY_E_UNSUPPORTED, "more than one processor that adds ids is not supported");
+    if (gy_jv_is_str(type, "TemplateProcessing")) return template_read(t, v, &t->prefix, &t->suffix, err);
+    if (gy_jv_is_str(type, "BertProcessing") || gy_jv_is_str(type, "RobertaProcessing"))
+        return cls_sep_read(t, v, &t->prefix, &t->suffix, err);
+    return gy_err_set(err, GY_E_UNSUPPORTED, "post-processor \"%.60s\" is not supported",
+                      gy_jv_str(type, NULL) ? gy_jv_str(type, NULL) : "without type");
 }
 
 /* ---- opening ---- */

@@ -117,7 +117,6 @@ static const gy_opt inspect_rows[] = {
     {"kv", GY_OPT_FLAG, AT(kv), NULL, 0, 0, NULL, "the KV memory that these options ask for"},
     {"max-seqs", GY_OPT_I32, AT(max_seqs), "N", 1, 65536, "16", "with --kv: sequences at once"},
     {"max-len", GY_OPT_I32, AT(max_len), "N", 1, BIG, "the model's context", "with --kv: longest sequence"},
-    {"max-rows", GY_OPT_I32, AT(max_rows), "N", 1, 65536, "256", "with --kv: rows of one pass"},
     {"kv-layout", GY_OPT_STR, AT(kv_layout), "LAYOUT", 0, 0, "last_exited", "last_exited, shared, or cyclic:K"},
     {"kv-blocks", GY_OPT_I32, AT(kv_blocks), "N", 1, BIG, "enough for --max-seqs at full depth",
      "KV memory in blocks of 16 tokens of one depth"},

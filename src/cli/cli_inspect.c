@@ -204,7 +204,6 @@ static gy_status report_kv_plan(gy_report *r, const gy_args *a, const gy_cli_mod
     gy_engine_opts o;
     gy_engine_plan p;
     gy_engine_opts_default(&o);
-    o.max_rows = a->max_rows;
     o.max_seqs = a->max_seqs;
     o.max_len = a->max_len ? a->max_len : m->d.max_pos;
     o.kv_blocks = a->kv_blocks;

@@ -3,6 +3,7 @@
  */
 #include "cli/cli_args.h"
 #include "cli/cli_opts.h"
+#include "model/synth.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -259,6 +260,16 @@ static void tables_are_sound(void **state) {
     }
 }
 
+static void synth_help_lists_the_shapes(void **state) {
+    gy_opts o = {.groups = gy_cmd_find("synth")->groups};
+    const char *help = gy_opts_find(&o, "shape", 5)->help;
+    size_t n = 0, n_comma = 0;
+    (void)state;
+    for (const char *const *s = gy_synth_shapes(); *s; s++, n++) assert_non_null(strstr(help, *s));
+    for (const char *c = help; *c; c++) n_comma += *c == ',';
+    assert_int_equal(n, n_comma + 1);
+}
+
 static void allocation_failures(void **state) {
     (void)state;
     for (int64_t n = 1; n < 40; n++) {
@@ -285,6 +296,7 @@ int main(void) {
         cmocka_unit_test(bad_json),
         cmocka_unit_test(help_shows_every_option),
         cmocka_unit_test(tables_are_sound),
+        cmocka_unit_test(synth_help_lists_the_shapes),
         cmocka_unit_test(allocation_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

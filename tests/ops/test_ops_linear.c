@@ -98,7 +98,7 @@ static void sweep(const variant *v, gy_dtype act, gy_dtype t) {
     }
     const int long_k[] = {1023, 1024, 1025, 2100}; /* across the chunks of k that many rows are cut into */
     for (int i = 0; i < COUNT(long_k); i++) {
-        problem p = problem_make(act, t, 1 + 2 * i, 9, long_k[i], 1, V_UNIT);
+        problem p = problem_make(act, t, 15 + 2 * i, 9, long_k[i], 1, V_UNIT);
         shape_check(ref, be, v, &p, &w_ref, &w_be);
         problem_free(&p);
     }

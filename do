@@ -304,17 +304,27 @@ cmd_test_gpu() {
     fi
 }
 
+# Without a name all of them; with one, that one and its arguments.
 cmd_bench() {
     build_release
-    ran=0
-    for b in build/release/bench/*; do
-        if [ -f "$b" ] && [ -x "$b" ]; then
-            say "== $(basename "$b")"
-            "$b" "$@"
-            ran=$((ran + 1))
-        fi
+    if [ $# -gt 0 ]; then
+        one=build/release/bench/gyre-bench-$1
+        [ -x "$one" ] || die "bench: no benchmark '$1' (known: $(bench_names))"
+        shift
+        exec "$one" "$@"
+    fi
+    names=$(bench_names)
+    [ -n "$names" ] || die 'no benchmark was built (bench/)'
+    for b in $names; do
+        say "== $b"
+        "build/release/bench/gyre-bench-$b"
     done
-    [ "$ran" -gt 0 ] || die 'no benchmark was built (bench/)'
+}
+
+bench_names() {
+    for b in build/release/bench/gyre-bench-*; do
+        if [ -f "$b" ] && [ -x "$b" ]; then printf '%s ' "${b##*/gyre-bench-}"; fi
+    done
 }
 
 cmd_fuzz() {
@@ -377,7 +387,7 @@ usage: ./do COMMAND
   test                    install what is missing, build, run every check and test
   build                   build/release/gyre
   check                   the quick part of test: format, scripts, includes, headers, clang-tidy
-  bench [ARGS]            build and run the benchmarks
+  bench [NAME [ARGS]]     build and run the benchmarks, or one of them; the first run writes a 2.9 GB checkpoint
   fuzz [SECONDS]          run each fuzz target for that long (60)
   test-gpu                tests that need an NVIDIA GPU
   install [--prefix DIR]  program, manual page, demo model and licence, under /usr/local by default

@@ -489,7 +489,7 @@ static void cache_put(cache_entry *e, uint64_t h, const char *piece, size_t len,
     e->key_len = (unsigned char)len;
     e->n_id = (unsigned char)n;
     memcpy(e->key, piece, len);
-    if (n) memcpy(e->id, ids, n * sizeof(*ids));
+    memcpy(e->id, ids, n * sizeof(*ids));
 }
 
 static gy_status ids_append(gy_vec_i32 *ids, const int32_t *from, size_t n) {
@@ -519,7 +519,7 @@ static gy_status bpe_encode(const gy_bpe *b, gy_bpe_scratch *s, const char *piec
     if (cache_has(e, h, piece, len)) return ids_append(ids, e->id, e->n_id);
     size_t before = ids->len;
     GY_TRY(encode_uncached(b, s, piece, len, steps, err, ids));
-    cache_put(e, h, piece, len, ids->data + before, ids->len - before);
+    if (ids->len > before) cache_put(e, h, piece, len, ids->data + before, ids->len - before);
     return GY_OK;
 }
 

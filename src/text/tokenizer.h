@@ -46,8 +46,9 @@ enum {
                                       are plain text. (Added tokens that are not special are always matched.) */
 };
 /* Appends the ids of text[0..len) to ids. Any bytes are accepted, NUL too; invalid UTF-8 is first replaced by U+FFFD
- * (maximal subparts, as Python's errors="replace"). Errors: GY_E_NOMEM, GY_E_ARG (a character with no token and no
- * unk). */
+ * (maximal subparts, as Python's errors="replace"). A character without a token becomes the unknown token; where the
+ * file names none, it is dropped, as tokenizers does. Errors: GY_E_NOMEM, GY_E_ARG (the unknown token is needed and not
+ * in the vocabulary), GY_E_LIMIT (a pattern of the tokenizer takes too many steps on this text). */
 gy_status gy_tok_encode(gy_tok_ctx *c, const char *text, size_t len, unsigned flags, gy_err *err, gy_vec_i32 *ids);
 /* Elementary steps of the last encode (merges tried, heap operations, regex offsets, lattice edges): the tests hold
  * growth in length to 2.2 per doubling by it. */

@@ -51,6 +51,8 @@ static gy_status check_opts(const gy_model_desc *d, const gy_engine_opts *o, gy_
     if (o->max_len < 1 || o->max_len > d->max_pos)
         return gy_err_set(err, GY_E_LIMIT, "max_len: found %d tokens, expected 1 to %d, the model's context",
                           o->max_len, d->max_pos);
+    if (o->max_loops < 0 || o->max_loops > GY_ENGINE_MAX_LOOPS)
+        return gy_err_set(err, GY_E_ARG, "max_loops: found %d, expected 0 to %d", o->max_loops, GY_ENGINE_MAX_LOOPS);
     if (o->kv_blocks < 0) return gy_err_set(err, GY_E_ARG, "kv_blocks: found %d, expected 0 or more", o->kv_blocks);
     if (o->kv_layout == GY_KV_CYCLIC && (o->cyclic_k < 1 || o->cyclic_k > depth_of(d, o)))
         return gy_err_set(err, GY_E_ARG, "kv_layout: found cyclic:%d, expected cyclic:1 to cyclic:%d", o->cyclic_k,
@@ -249,6 +251,9 @@ static gy_status check_request(const gy_engine *e, const gy_request *r, gy_err *
     const gy_model_desc *d = &e->m->d;
     if (r->n_prompt < 1) return gy_err_set(err, GY_E_ARG, "prompt: found no tokens, expected at least one");
     if (r->max_tokens < 1) return gy_err_set(err, GY_E_ARG, "max_tokens: found %d, expected 1 or more", r->max_tokens);
+    if (r->n_trace < 0) return gy_err_set(err, GY_E_ARG, "trace: found %d depths, expected 0 or more", r->n_trace);
+    if (r->n_stop_ids < 0)
+        return gy_err_set(err, GY_E_ARG, "stop_ids: found %d ids, expected 0 or more", r->n_stop_ids);
     GY_TRY(check_ids(r->prompt, r->n_prompt, d->n_vocab, "prompt", err));
     GY_TRY(gy_sample_params_check(&r->sample, err));
     gy_exit_caps caps = {.n_loop = d->n_loop, .has_gate = d->has_gate, .allow_deeper = e->o.max_loops > d->n_loop};
@@ -333,7 +338,7 @@ static gy_req *pop_waiting(gy_engine *e) {
 }
 
 static void drop_cancelled_waiting(gy_engine *e) {
-    gy_req **link = &e->waiting_head, *last = NULL;
+    gy_req **link = &e->waiting_head, *last = NULL, *gone = NULL, **gone_link = &gone;
     while (*link) {
         gy_req *q = *link;
         if (!q->cancelled) {
@@ -342,11 +347,18 @@ static void drop_cancelled_waiting(gy_engine *e) {
             continue;
         }
         *link = q->next;
+        q->next = NULL;
+        *gone_link = q;
+        gone_link = &q->next;
         e->n_waiting--;
+    }
+    e->waiting_tail = last;
+    while (gone) { /* the list is whole again: on_finish may submit */
+        gy_req *q = gone;
+        gone = q->next;
         report_finish(q, GY_FINISH_CANCELLED, NULL);
         req_free(q);
     }
-    e->waiting_tail = last;
 }
 
 static void drop_cancelled(gy_engine *e) {

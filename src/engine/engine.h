@@ -6,6 +6,8 @@
  * number of threads (design.md 4).
  *
  * Engine lifetime; one thread calls everything, callbacks run on it inside gy_engine_step. A step allocates nothing.
+ * A callback may call gy_engine_submit, gy_engine_cancel (its own request too; both take effect at the next step) and
+ * what only reads (get_stats, kv). It may not call gy_engine_step or gy_engine_close.
  */
 #ifndef GY_ENGINE_ENGINE_H
 #define GY_ENGINE_ENGINE_H
@@ -17,11 +19,14 @@
 
 typedef struct gy_engine gy_engine;
 
+enum { GY_ENGINE_MAX_LOOPS = 4096 };
+
 typedef struct gy_engine_opts {
     int32_t max_rows;  /* rows of one pass, >= 1 */
     int32_t max_seqs;  /* sequences running at once, >= 1 */
     int32_t max_len;   /* longest sequence: prompt + outputs, <= the model's max_pos */
-    int32_t max_loops; /* deepest depth any request may use; 0 = the trained depth. More must be forced by the caller */
+    int32_t max_loops; /* deepest depth any request may use, at most GY_ENGINE_MAX_LOOPS. 0 and anything below the
+                          trained depth mean the trained depth; more must be forced by the caller */
     int32_t kv_blocks; /* blocks of the core pool; 0 = max_seqs sequences of max_len at full depth */
     gy_kv_layout kv_layout;
     int32_t cyclic_k;

@@ -187,6 +187,8 @@ static gy_status check(const gy_model *m, const gy_eval_opts *o, gy_err *err) {
                           m->d.max_pos);
     if (o->max_rows < 1) return gy_err_set(err, GY_E_ARG, "max_rows: found %d, expected 1 or more", o->max_rows);
     if (o->gates && !m->d.has_gate) return gy_err_set(err, GY_E_ARG, "gates: a %s model has no exit gate", m->d.family);
+    if (o->initial_state && !m->d.inject)
+        return gy_err_set(err, GY_E_ARG, "initial_state: a %s model starts from its embedding", m->d.family);
     if (o->kv_layout == GY_KV_CYCLIC && (o->cyclic_k < 1 || o->cyclic_k > m->d.n_loop))
         return gy_err_set(err, GY_E_ARG, "kv_layout: found cyclic:%d, expected cyclic:1 to cyclic:%d", o->cyclic_k,
                           m->d.n_loop);

@@ -15,7 +15,7 @@ typedef struct gy_eval_opts {
     int32_t cyclic_k;
     int latent_noise;
     uint64_t latent_seed;
-    const float *initial_state; /* [n_tok, n_embd] given instead of zero or noise; NULL otherwise */
+    const float *initial_state; /* [n_tok, n_embd] given instead of zero or noise (models with inject); else NULL */
     /* Each position's logits [n_vocab], in order of pos; NULL: only the last position is computed and nothing is
      * called. */
     gy_status (*on_logits)(void *arg, int32_t pos, const float *logits, gy_err *err);

@@ -1,0 +1,423 @@
+/* What callers do to an engine besides waiting: calls from inside its callbacks, requests at the very edges of what was
+ * opened, refusals of what could not run, and the numbers it reports.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "support/gold.h"
+
+static const int32_t prompt[] = {196, 48, 160, 99, 153, 64, 294, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
+
+static void open_with(gold_setup s, gold_env *env) {
+    s.backend = "cpu";
+    s.act = GY_F32;
+    gold_open(&s, env);
+    gold_engine(&s, env);
+}
+
+static void base_request(const gold_env *env, gy_request *r) {
+    gy_request_default(r, &env->m->d);
+    r->prompt = prompt;
+    r->n_prompt = 7;
+    r->max_tokens = 6;
+    r->ignore_eos = 1;
+}
+
+static void step_all(gy_engine *e) {
+    gy_err err;
+    for (int n = 0; n < 10000; n++) {
+        gy_status st = gy_engine_step(e, &err);
+        assert_true(st >= 0);
+        if (st == GY_DONE) return;
+    }
+    fail_msg("never done");
+}
+
+static void assert_idle(gy_engine *e) {
+    gy_engine_stats s;
+    gy_engine_get_stats(e, &s);
+    assert_int_equal(s.n_waiting + s.n_running, 0);
+    for (int g = 0; g < GY_KV_GROUPS; g++) assert_int_equal(s.kv_free[g], s.kv_total[g]);
+}
+
+/* ---- calls from callbacks --------------------------------------------------------------------------------------- */
+
+typedef struct script {
+    gold_env *env;
+    int n_token, n_finish;
+    gy_finish reason;
+    int32_t id, victim;  /* victim: cancelled at token `cancel_at` */
+    int cancel_at;       /* -1 = never */
+    int submit_at;       /* submits `next` at this token, -1 = never, 99 = when it ends */
+    struct script *next; /* NULL = none */
+    gy_finish_event last;
+} script;
+
+static gy_verdict on_token(void *arg, const gy_token_event *ev);
+static void on_finish(void *arg, const gy_finish_event *ev);
+
+static void submit(script *s) {
+    gy_request r;
+    gy_err err;
+    base_request(s->env, &r);
+    r.on_token = on_token;
+    r.on_finish = on_finish;
+    r.arg = s;
+    if (gy_engine_submit(s->env->e, &r, &err, &s->id) != GY_OK) fail_msg("%s", err.msg);
+}
+
+static gy_verdict on_token(void *arg, const gy_token_event *ev) {
+    script *s = arg;
+    assert_int_equal(ev->request, s->id);
+    assert_int_equal(ev->index, s->n_token);
+    if (s->n_token == s->cancel_at) gy_engine_cancel(s->env->e, s->victim);
+    if (s->n_token == s->submit_at) submit(s->next);
+    s->n_token++;
+    return GY_CONTINUE;
+}
+
+static void on_finish(void *arg, const gy_finish_event *ev) {
+    script *s = arg;
+    assert_int_equal(ev->n_output, s->n_token);
+    s->n_finish++;
+    s->reason = ev->reason;
+    s->last = *ev;
+    if (s->submit_at == 99) submit(s->next);
+}
+
+static script quiet(gold_env *env) {
+    return (script){.env = env, .cancel_at = -1, .submit_at = -1};
+}
+
+/* The last in the queue is cancelled and its finish event asks for another; the one before it stays queued. */
+static void submit_when_a_waiting_one_is_cancelled(void **state) {
+    (void)state;
+    gold_env env;
+    open_with((gold_setup){.model = "ouro-tiny", .max_seqs = 1}, &env);
+    for (int which = 0; which < 3; which++) {
+        script a[3], more = quiet(&env);
+        for (int i = 0; i < 3; i++) {
+            a[i] = quiet(&env);
+            submit(&a[i]);
+        }
+        a[which].submit_at = 99;
+        a[which].next = &more;
+        gy_err err;
+        if (which == 0) assert_int_equal(gy_engine_step(env.e, &err), GY_OK); /* it runs already */
+        gy_engine_cancel(env.e, a[which].id);
+        step_all(env.e);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(a[i].n_finish, 1);
+            assert_int_equal(a[i].reason, i == which ? GY_FINISH_CANCELLED : GY_FINISH_LENGTH);
+        }
+        assert_int_equal(more.n_finish, 1);
+        assert_int_equal(more.n_token, 6);
+        assert_idle(env.e);
+    }
+    gold_close(&env);
+}
+
+/* All that wait are cancelled; what is submitted afterwards is not lost behind them. */
+static void the_queue_survives_losing_its_tail(void **state) {
+    (void)state;
+    gold_env env;
+    gy_err err;
+    open_with((gold_setup){.model = "ouro-tiny", .max_seqs = 1}, &env);
+    script a[4];
+    for (int i = 0; i < 3; i++) {
+        a[i] = quiet(&env);
+        submit(&a[i]);
+    }
+    assert_int_equal(gy_engine_step(env.e, &err), GY_OK);
+    gy_engine_cancel(env.e, a[2].id);
+    assert_int_equal(gy_engine_step(env.e, &err), GY_OK);
+    assert_int_equal(a[2].reason, GY_FINISH_CANCELLED);
+    gy_engine_cancel(env.e, a[1].id);
+    gy_engine_cancel(env.e, 4711);
+    assert_int_equal(gy_engine_step(env.e, &err), GY_OK);
+    assert_int_equal(a[1].n_finish, 1);
+    a[3] = quiet(&env);
+    submit(&a[3]);
+    step_all(env.e);
+    assert_int_equal(a[0].n_token + a[3].n_token, 12);
+    assert_idle(env.e);
+    gold_close(&env);
+}
+
+static void calls_from_on_token(void **state) {
+    (void)state;
+    static const char *const models[] = {"ouro-tiny", "huginn-tiny"};
+    for (int m = 0; m < 2; m++) {
+        gold_env env;
+        open_with((gold_setup){.model = models[m], .max_seqs = 2, .max_rows = 3}, &env);
+        script a = quiet(&env), b = quiet(&env), c = quiet(&env), d = quiet(&env);
+        submit(&b);
+        submit(&a);
+        submit(&c);
+        a.cancel_at = 1; /* the other one, which runs */
+        a.victim = b.id;
+        a.submit_at = 0;
+        a.next = &d;
+        c.cancel_at = 2; /* itself: the token it is told about is its last */
+        c.victim = c.id;
+        step_all(env.e);
+        assert_true(a.reason == GY_FINISH_LENGTH && a.n_token == 6);
+        assert_true(b.reason == GY_FINISH_CANCELLED && b.n_token >= 1 && b.n_token < 6);
+        assert_true(c.reason == GY_FINISH_CANCELLED && c.n_token == 3);
+        assert_true(d.reason == GY_FINISH_LENGTH && d.n_token == 6);
+        assert_int_equal(a.n_finish + b.n_finish + c.n_finish + d.n_finish, 4);
+        assert_idle(env.e);
+        gold_close(&env);
+    }
+}
+
+static void a_chain_of_requests(void **state) {
+    (void)state;
+    gold_env env;
+    open_with((gold_setup){.model = "ouro-tiny", .max_seqs = 1, .max_len = 13}, &env);
+    script a[5];
+    for (int i = 0; i < 5; i++) {
+        a[i] = quiet(&env);
+        if (i < 4) a[i].submit_at = 99, a[i].next = &a[i + 1];
+    }
+    submit(&a[0]);
+    step_all(env.e);
+    for (int i = 0; i < 5; i++) assert_true(a[i].n_finish == 1 && a[i].n_token == 6 && a[i].id == i);
+    assert_idle(env.e);
+    gold_close(&env);
+}
+
+/* ---- edges ------------------------------------------------------------------------------------------------------ */
+
+static gy_status try_submit(gold_env *env, int32_t n_prompt, int32_t max_tokens, gy_err *err) {
+    gy_request r;
+    int32_t id;
+    base_request(env, &r);
+    r.n_prompt = n_prompt;
+    r.max_tokens = max_tokens;
+    return gy_engine_submit(env->e, &r, err, &id);
+}
+
+static void exactly_as_much_as_fits(void **state) {
+    (void)state;
+    gold_env env;
+    gy_err err;
+    open_with((gold_setup){.model = "ouro-tiny", .max_seqs = 1, .max_len = 20}, &env);
+    assert_int_equal(try_submit(&env, 17, 3, &err), GY_OK);
+    assert_int_equal(try_submit(&env, 1, 19, &err), GY_OK);
+    assert_int_equal(try_submit(&env, 17, 4, &err), GY_E_LIMIT);
+    assert_int_equal(try_submit(&env, 17, INT32_MAX, &err), GY_E_LIMIT);
+    step_all(env.e);
+    assert_idle(env.e);
+    gold_close(&env);
+    /* 9 + 8 tokens, the last of which never enters: one block for each of the 4 depths. */
+    open_with((gold_setup){.model = "ouro-tiny", .max_seqs = 2, .max_len = 20, .kv_blocks = 4}, &env);
+    assert_int_equal(try_submit(&env, 9, 8, &err), GY_OK);
+    assert_int_equal(try_submit(&env, 16, 1, &err), GY_OK);
+    assert_int_equal(try_submit(&env, 9, 9, &err), GY_E_LIMIT);
+    assert_int_equal(try_submit(&env, 1, 1, &err), GY_OK);
+    step_all(env.e);
+    gy_engine_stats s;
+    gy_engine_get_stats(env.e, &s);
+    assert_int_equal(s.n_output_tok, 10);
+    assert_idle(env.e);
+    gold_close(&env);
+}
+
+static void refused(gold_env *env, const gy_request *r, const char *part) {
+    gy_err err = {0};
+    int32_t id = -7;
+    if (gy_engine_submit(env->e, r, &err, &id) == GY_OK) fail_msg("accepted, expected: %s", part);
+    if (!strstr(err.msg, part)) fail_msg("\"%s\" does not say \"%s\"", err.msg, part);
+    assert_int_equal(id, -7);
+}
+
+static void requests_that_could_not_run(void **state) {
+    (void)state;
+    gold_env env;
+    gy_request ok, r;
+    static const int32_t trace[] = {4, 2, 3, 1, 5, 6};
+    open_with((gold_setup){.model = "ouro-tiny", .max_loops = 6}, &env);
+    base_request(&env, &ok);
+    r = ok, r.n_trace = -1, refused(&env, &r, "trace: found -1 depths");
+    r = ok, r.n_stop_ids = -1, refused(&env, &r, "stop_ids: found -1 ids");
+    r = ok, r.exit.max_loops = 7, refused(&env, &r, "max_loops: found 7, expected at most 6, the engine's depth");
+    r = ok, r.exit = (gy_exit_rule){GY_EXIT_TRACE, 0.0, 2, 6, 0}, r.trace = trace, r.n_trace = 6;
+    refused(&env, &r, "trace[3]: found 1 loops, expected 2 to 6");
+    r.exit.min_loops = 1;
+    gold_result res;
+    gold_run(env.e, &r, 1, &res);
+    assert_memory_equal(res.loops, trace, sizeof trace);
+    gold_close(&env);
+    open_with((gold_setup){.model = "ouro-tiny"}, &env);
+    r = ok, r.exit.max_loops = 5, refused(&env, &r, "max_loops: found 5; the model was trained with 4 loops");
+    gold_close(&env);
+}
+
+static void options_that_could_not_work(void **state) {
+    (void)state;
+    static const struct {
+        gy_engine_opts o;
+        const char *part;
+    } bad[] = {
+        {{.max_rows = 1, .max_seqs = 1, .max_len = 8, .max_loops = -1}, "max_loops: found -1, expected 0 to 4096"},
+        {{.max_rows = 1, .max_seqs = 1, .max_len = 8, .max_loops = INT32_MAX}, "max_loops: found 2147483647"},
+        {{.max_rows = 1, .max_seqs = 1, .max_len = 8, .kv_blocks = INT32_MAX / 16 + 1}, "slots are 32 bit numbers"},
+        {{.max_rows = 1 << 21, .max_seqs = 1, .max_len = 8}, "max_rows: found 2097152"},
+        {{.max_rows = 1, .max_seqs = 1 << 17, .max_len = 8}, "max_seqs: found 131072"},
+    };
+    gold_env env;
+    gold_open(&(gold_setup){.model = "ouro-tiny", .backend = "ref", .act = GY_F32}, &env);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        gy_err err = {0};
+        gy_engine *e = NULL;
+        gy_engine_plan plan;
+        assert_true(gy_engine_open(env.m, &bad[i].o, &err, &e) < 0 && !e);
+        if (!strstr(err.msg, bad[i].part)) fail_msg("\"%s\" does not say \"%s\"", err.msg, bad[i].part);
+        assert_true(gy_engine_make_plan(&env.m->d, GY_F32, &bad[i].o, &err, &plan) < 0);
+    }
+    gold_close(&env);
+}
+
+static void evals_that_could_not_run(void **state) {
+    (void)state;
+    gold_env env;
+    gy_err err;
+    float x[64 * 8] = {0};
+    int32_t ids[300] = {0};
+    gold_open(&(gold_setup){.model = "nanbeige-tiny", .backend = "ref", .act = GY_F32}, &env);
+    const gy_eval_opts ok = {.ids = ids, .n_tok = 2, .max_rows = 8};
+    gy_eval_opts o = ok;
+    assert_int_equal(gy_eval(env.m, &o, &err), GY_OK);
+    o = ok, o.gates = x;
+    assert_int_equal(gy_eval(env.m, &o, &err), GY_E_ARG);
+    assert_non_null(strstr(err.msg, "gates: a nanbeige model has no exit gate"));
+    o = ok, o.initial_state = x;
+    assert_int_equal(gy_eval(env.m, &o, &err), GY_E_ARG);
+    assert_non_null(strstr(err.msg, "initial_state: a nanbeige model starts from its embedding"));
+    o = ok, o.n_tok = env.m->d.max_pos + 1;
+    assert_int_equal(gy_eval(env.m, &o, &err), GY_E_LIMIT);
+    o = ok, o.n_tok = 0;
+    assert_int_equal(gy_eval(env.m, &o, &err), GY_E_ARG);
+    o = ok, o.max_rows = 0;
+    assert_int_equal(gy_eval(env.m, &o, &err), GY_E_ARG);
+    o = ok, o.kv_layout = GY_KV_CYCLIC, o.cyclic_k = 3;
+    assert_int_equal(gy_eval(env.m, &o, &err), GY_E_ARG);
+    ids[1] = env.m->d.n_vocab;
+    o = ok;
+    assert_int_equal(gy_eval(env.m, &o, &err), GY_E_ARG);
+    assert_non_null(strstr(err.msg, "ids[1]: found "));
+    gold_close(&env);
+}
+
+/* ---- numbers ---------------------------------------------------------------------------------------------------- */
+
+/* The copies stand one behind the other in one allocation: prompt, trace, stop ids. */
+static void trace_and_stop_ids_together(void **state) {
+    (void)state;
+    gold_env env;
+    gold_result res;
+    gy_request r;
+    static const int32_t trace[] = {4, 1, 3, 2, 4, 1};
+    open_with((gold_setup){.model = "ouro-tiny"}, &env);
+    base_request(&env, &r);
+    r.exit = (gy_exit_rule){GY_EXIT_TRACE, 0.0, 1, 4, 0};
+    r.trace = trace;
+    r.n_trace = 6;
+    gold_run(env.e, &r, 1, &res);
+    assert_int_equal(res.n, 6);
+    assert_memory_equal(res.loops, trace, sizeof trace);
+    int32_t first = 0, stop[2] = {-1, res.tokens[4]};
+    while (res.tokens[first] != res.tokens[4]) first++;
+    r.stop_ids = stop;
+    r.n_stop_ids = 2;
+    gold_run(env.e, &r, 1, &res);
+    assert_int_equal(res.reason, GY_FINISH_STOP);
+    assert_int_equal(res.n, first + 1);
+    gold_close(&env);
+}
+
+static void what_is_counted(void **state) {
+    (void)state;
+    gold_env env;
+    open_with((gold_setup){.model = "ouro-tiny", .max_rows = 64}, &env);
+    script a[3];
+    int64_t before = gy_clock_ns();
+    for (int i = 0; i < 3; i++) {
+        a[i] = quiet(&env);
+        submit(&a[i]);
+    }
+    gy_engine_stats s;
+    gy_engine_get_stats(env.e, &s);
+    assert_true(s.n_waiting == 3 && s.n_running == 0 && s.n_step == 0);
+    step_all(env.e);
+    gy_engine_get_stats(env.e, &s);
+    assert_int_equal(s.n_prompt_tok, 3 * 7);
+    assert_int_equal(s.n_output_tok, 3 * 6);
+    assert_int_equal(s.n_loop_sum, 3 * 6 * 4);
+    assert_int_equal(s.n_row, 3 * (7 + 5) * 4); /* the last sampled token does not enter */
+    assert_int_equal(s.n_pass, 6 * 4);          /* all three in common passes */
+    assert_int_equal(s.n_step, s.n_pass);
+    assert_true(s.workspace_bytes > 0 && s.kv_bytes > 0);
+    for (int i = 0; i < 3; i++) {
+        const gy_finish_event *f = &a[i].last;
+        assert_true(f->n_prompt == 7 && !f->err && before <= f->submit_ns && f->submit_ns <= f->first_token_ns);
+        assert_true(f->first_token_ns < f->finish_ns && f->finish_ns <= gy_clock_ns());
+    }
+    gold_close(&env);
+}
+
+/* More rows that are judged by their logits than one call of the head makes (32): in pieces, each as if alone. */
+static void many_rows_judged_by_logits(void **state) {
+    (void)state;
+    enum { N = 41 };
+    static const gy_exit_rule rules[] = {
+        {GY_EXIT_KL, 0.02, 1, 8, 0}, {GY_EXIT_ENTROPY, 0.05, 2, 8, 0}, {GY_EXIT_ARGMAX, 2.0, 1, 7, 0}};
+    static gy_request r[N];
+    static gold_result all[N], alone[N];
+    static int32_t ids[N][3];
+    gold_env env;
+    open_with((gold_setup){.model = "huginn-tiny", .max_seqs = N, .max_rows = 128, .max_len = 16}, &env);
+    int different_loops = 0;
+    for (int i = 0; i < N; i++) {
+        base_request(&env, &r[i]);
+        ids[i][0] = 7 * i;
+        ids[i][1] = 3 + i % 9;
+        ids[i][2] = 300 - i;
+        r[i].prompt = ids[i];
+        r[i].n_prompt = 3;
+        r[i].exit = rules[i % 3];
+        gold_run(env.e, &r[i], 1, &alone[i]);
+        different_loops += alone[i].loops[2] != alone[0].loops[2];
+    }
+    gold_run(env.e, r, N, all);
+    for (int i = 0; i < N; i++) assert_true(gold_same(&all[i], &alone[i]));
+    assert_true(different_loops > 0);
+    assert_idle(env.e);
+    gold_close(&env);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(submit_when_a_waiting_one_is_cancelled),
+        cmocka_unit_test(the_queue_survives_losing_its_tail),
+        cmocka_unit_test(calls_from_on_token),
+        cmocka_unit_test(a_chain_of_requests),
+        cmocka_unit_test(exactly_as_much_as_fits),
+        cmocka_unit_test(requests_that_could_not_run),
+        cmocka_unit_test(options_that_could_not_work),
+        cmocka_unit_test(evals_that_could_not_run),
+        cmocka_unit_test(trace_and_stop_ids_together),
+        cmocka_unit_test(what_is_counted),
+        cmocka_unit_test(many_rows_judged_by_logits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

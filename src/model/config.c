@@ -180,6 +180,13 @@ gy_status gy_cfg_read(const gy_jv *cfg, const gy_cfg_row *rows, size_t n_row, vo
     return GY_OK;
 }
 
+gy_status gy_cfg_need_type(const gy_jv *cfg, const char *key, gy_jtype type, gy_err *err) {
+    const gy_jv *v = gy_jv_get(cfg, key);
+    if (gy_cfg_is_off(v) || gy_jv_type(v) == type) return GY_OK;
+    return gy_err_set(err, GY_E_FORMAT, "field \"%s\": found %s, expected %s", key, gy_jtype_name(gy_jv_type(v)),
+                      gy_jtype_name(type));
+}
+
 int gy_cfg_read_ids(const gy_jv *v, const char *key, int32_t *ids, int cap, gy_err *err) {
     gy_jtype t = gy_jv_type(v);
     if (t == GY_J_NONE || t == GY_J_NULL) return 0;

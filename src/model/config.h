@@ -34,6 +34,8 @@ typedef struct gy_cfg_row {
 gy_status gy_cfg_read(const gy_jv *cfg, const gy_cfg_row *rows, size_t n_row, void *obj, gy_err *err);
 /* eos_token_id may be an integer or a list; returns how many were stored, -1 with err set for anything else. */
 int gy_cfg_read_ids(const gy_jv *v, const char *key, int32_t *ids, int cap, gy_err *err);
+/* A list or an object that its family reads by itself: off, or of this type. */
+gy_status gy_cfg_need_type(const gy_jv *cfg, const char *key, gy_jtype type, gy_err *err);
 /* 1 for false, null, 0, "", [], {} */
 int gy_cfg_is_off(const gy_jv *v);
 

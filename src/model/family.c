@@ -85,6 +85,7 @@ static gy_status read_positive(const gy_jv *v, const char *key, double *out, gy_
 /* Newer files put theta into rope_parameters {rope_type, rope_theta}; any type but the plain one is refused. */
 static gy_status read_rope(const gy_jv *cfg, double *theta, gy_err *err) {
     const gy_jv *rp = gy_jv_get(cfg, "rope_parameters");
+    GY_TRY(gy_cfg_need_type(cfg, "rope_parameters", GY_J_OBJECT, err));
     GY_TRY(read_positive(gy_jv_get(cfg, "rope_theta"), "rope_theta", theta, err));
     GY_TRY(read_positive(gy_jv_get(rp, "rope_theta"), "rope_parameters.rope_theta", theta, err));
     const gy_jv *type = gy_jv_get(rp, "rope_type");
@@ -103,6 +104,7 @@ static gy_status read_rope(const gy_jv *cfg, double *theta, gy_err *err) {
 
 static gy_status check_layer_types(const gy_jv *cfg, gy_err *err) {
     const gy_jv *v = gy_jv_get(cfg, "layer_types");
+    GY_TRY(gy_cfg_need_type(cfg, "layer_types", GY_J_ARRAY, err));
     for (size_t i = 0; i < gy_jv_len(v); i++)
         if (!gy_jv_is_str(gy_jv_at(v, i), "full_attention"))
             return gy_err_set(err, GY_E_UNSUPPORTED,

@@ -17,7 +17,7 @@
 struct huginn_config {
     gy_model_desc d;
     int32_t n_layers, padded_vocab;
-    double eps, theta;
+    double eps, theta, std, embed_scale;
 };
 #define IN(field) offsetof(struct huginn_config, field)
 
@@ -61,8 +61,16 @@ static const gy_cfg_row config_rows[] = {
     {"padding_multiple", GY_CFG_IGNORE, 0, 0, 0, 0, NULL},
     {"init_strategy", GY_CFG_IGNORE, 0, 0, 0, 0, NULL},
     {"init_orthogonal", GY_CFG_IGNORE, 0, 0, 0, 0, NULL},
-    {"init_values", GY_CFG_IGNORE, 0, 0, 0, 0, NULL}, /* std and embed_scale follow from n_embd */
+    {"init_values", GY_CFG_IGNORE, 0, 0, 0, 0, NULL}, /* init_rows */
     {"effective_expected_depth", GY_CFG_IGNORE, 0, 0, 0, 0, NULL},
+};
+
+/* Inside init_values: these two are read by the published forward pass (models.md 3.1, 3.4), the others at training. */
+static const gy_cfg_row init_rows[] = {
+    {"std", GY_CFG_NUM, 0, IN(std), 0.0, 1e3, NULL},
+    {"embed_scale", GY_CFG_NUM, 0, IN(embed_scale), 1e-6, 1e6, NULL},
+    {"embedding", GY_CFG_IGNORE, 0, 0, 0, 0, NULL},
+    {"out_proj", GY_CFG_IGNORE, 0, 0, 0, 0, NULL},
 };
 
 static const gy_weight_row weight_rows[] = {
@@ -84,6 +92,9 @@ static const gy_weight_row weight_rows[] = {
 
 static gy_status check_shape(struct huginn_config *c, gy_err *err) {
     gy_model_desc *d = &c->d;
+    if (c->padded_vocab && c->padded_vocab < d->n_vocab)
+        return gy_err_set(err, GY_E_FORMAT, "field \"padded_vocab_size\": found %d, expected vocab_size %d or more",
+                          c->padded_vocab, d->n_vocab);
     if (c->padded_vocab) d->n_vocab = c->padded_vocab;
     if (!d->head_dim) d->head_dim = d->n_embd / d->n_head;
     if (d->head_dim % 2 || d->head_dim * d->n_head != d->n_embd)
@@ -102,6 +113,19 @@ static gy_status check_shape(struct huginn_config *c, gy_err *err) {
     return GY_OK;
 }
 
+/* Without init_values: what every published file has in it. */
+static gy_status read_init_values(const gy_jv *cfg, struct huginn_config *c, gy_err *err) {
+    GY_TRY(gy_cfg_need_type(cfg, "init_values", GY_J_OBJECT, err));
+    c->std = sqrt(2.0 / (5.0 * (double)c->d.n_embd));
+    c->embed_scale = sqrt((double)c->d.n_embd);
+    if (gy_cfg_read(gy_jv_get(cfg, "init_values"), init_rows, sizeof init_rows / sizeof init_rows[0], c, err) < 0)
+        return gy_err_prefix(err, "init_values");
+    c->d.state_std = (float)c->std;
+    c->d.embed_scale = (float)c->embed_scale;
+    c->d.state_mult = c->d.embed_scale;
+    return GY_OK;
+}
+
 static gy_status read_config(const gy_jv *cfg, gy_err *err, gy_model_desc *out) {
     struct huginn_config c = {.d = {.family = "huginn",
                                     .norms = GY_RESIDUAL_SUM,
@@ -113,12 +137,10 @@ static gy_status read_config(const gy_jv *cfg, gy_err *err, gy_model_desc *out) 
                                     .qk_bias = 1}};
     GY_TRY(gy_cfg_read(cfg, config_rows, sizeof config_rows / sizeof config_rows[0], &c, err));
     GY_TRY(check_shape(&c, err));
+    GY_TRY(read_init_values(cfg, &c, err));
     GY_TRY(gy_family_read_ids(cfg, &c.d, err));
     c.d.eps = (float)c.eps;
     c.d.rope_theta = c.theta;
-    c.d.embed_scale = (float)sqrt((double)c.d.n_embd);             /* models.md 3.1: init_values.embed_scale */
-    c.d.state_std = (float)sqrt(2.0 / (5.0 * (double)c.d.n_embd)); /* models.md 3.4 */
-    c.d.state_mult = c.d.embed_scale;
     *out = c.d;
     return GY_OK;
 }

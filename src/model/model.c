@@ -288,7 +288,8 @@ static gy_status load_weights(loader *l) {
     return gy_st_check_unclaimed(l->m->own->st, extra, l->m->d.tied ? 2 : 1, l->err);
 }
 
-/* inv_freq[i] = theta^(-2i / head_dim), in f32 as the published code has it (models.md 2.3). */
+/* inv_freq[i] = theta^(-2i / head_dim), kept in f32 whatever act is: rounded further it corrupts long contexts
+ * (models.md 2.6). */
 static gy_status make_inv_freq(loader *l) {
     gy_model *m = l->m;
     int32_t half = m->d.head_dim / 2;
@@ -317,6 +318,7 @@ gy_status gy_model_load(const char *dir, const gy_model_load_opts *o, gy_err *er
     GY_TRY_GOTO(st, gy_st_open(dir, err, &m->own->st), fail);
     m->weight_bytes = l.total = gy_st_data_bytes(m->own->st);
     GY_TRY_GOTO(st, load_weights(&l), fail);
+    note_progress(&l, l.total - l.done); /* tensors that were only looked at: the bar ends full */
     GY_TRY_GOTO(st, make_inv_freq(&l), fail);
     GY_TRY_GOTO(st, m->be->ops->sync(m->be, err), fail);
     *out = m;

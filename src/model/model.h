@@ -36,7 +36,8 @@ typedef struct gy_model {
 
 typedef struct gy_model_load_opts {
     gy_backend *be; /* borrowed by the model; its act decides the activation dtype */
-    void (*progress)(void *arg, size_t done_bytes, size_t total_bytes); /* may be NULL */
+    /* May be NULL. done rises to total, which it reaches on success. */
+    void (*progress)(void *arg, size_t done_bytes, size_t total_bytes);
     void *progress_arg;
 } gy_model_load_opts;
 

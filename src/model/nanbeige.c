@@ -61,6 +61,7 @@ static gy_status read_config(const gy_jv *cfg, gy_err *err, gy_model_desc *out) 
         .family = "nanbeige", .norms = GY_RESIDUAL_PRE, .rope = GY_ROPE_HALF, .rope_round = 1, .embed_scale = 1.0f};
     GY_TRY(gy_cfg_read(cfg, config_rows, sizeof config_rows / sizeof config_rows[0], &d, err));
     GY_TRY(gy_family_read_llama(cfg, 1e-5, 7e7, &d, err));
+    GY_TRY(gy_cfg_need_type(cfg, "loop_loss_weights", GY_J_ARRAY, err));
     size_t n_loss = gy_jv_len(gy_jv_get(cfg, "loop_loss_weights"));
     if (n_loss > 255)
         return gy_err_set(err, GY_E_FORMAT, "field \"loop_loss_weights\": found %zu entries, expected at most 255",

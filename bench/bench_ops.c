@@ -43,20 +43,22 @@ static double now(void) {
 typedef struct read_task {
     const uint64_t *p;
     int64_t n;
+    int n_stream; /* pages that are read side by side */
     uint64_t sum[64];
 } read_task;
 
-/* Eight pages side by side, the next eight prefetched: one stream alone does not fill the memory's queues. */
+/* Which way of reading fills the memory's queues best depends on the processor: one stream (left to its prefetcher), or
+ * eight pages side by side with the next eight prefetched. The better one counts. */
 static void read_member(void *arg, int member, int n_member) {
-    const int64_t page = 4096 / 8, group = 8 * page;
     read_task *t = arg;
+    const int64_t page = 4096 / 8, group = t->n_stream * page, ahead = t->n_stream > 1 ? group : 0;
     int64_t lo, hi;
     uint64_t s[8] = {0};
     gy_team_share(t->n, group, member, n_member, &lo, &hi);
     for (int64_t g = lo; g < hi; g += group) {
         for (int64_t j = 0; j < page; j += 8) {
             for (int64_t i = g + j; i < g + group; i += page) {
-                _mm_prefetch((const char *)(t->p + i + group), _MM_HINT_T0);
+                if (ahead) _mm_prefetch((const char *)(t->p + i + ahead), _MM_HINT_T0);
                 for (int e = 0; e < 8; e++) s[e] += t->p[i + e];
             }
         }
@@ -64,13 +66,15 @@ static void read_member(void *arg, int member, int n_member) {
     t->sum[member % 64] = s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
 }
 
-/* Pieces of 32 MiB of the pool in turn, each read once in a round: the best piece, like the best call below, is one
- * that nothing else on the machine disturbed. */
+/* Pieces of 4 MiB for each thread, all over the pool: the best piece, like the best call below, is one that nothing
+ * else on the machine disturbed. */
 static double read_peak(bench *b) {
-    const size_t piece = (size_t)32 << 20, n_piece = b->pool_n * 2 / piece;
+    const size_t piece = ((size_t)4 << 20) * (size_t)gy_team_size(b->team), n_piece = b->pool_n * 2 / piece;
     double best = 0;
-    for (size_t i = 0; i < 6 * n_piece; i++) {
-        read_task t = {.p = (const uint64_t *)b->pool + i % n_piece * (piece / 8), .n = (int64_t)piece / 8};
+    for (size_t i = 0; i < 8 * n_piece; i++) {
+        read_task t = {.p = (const uint64_t *)b->pool + i % n_piece * (piece / 8),
+                       .n = (int64_t)piece / 8,
+                       .n_stream = i / n_piece % 2 ? 8 : 1};
         double t0 = now();
         gy_team_run(b->team, read_member, &t);
         double rate = (double)piece / (now() - t0);

@@ -85,12 +85,12 @@ gy_status gy_engine_make_plan(const gy_model_desc *d, gy_dtype act, const gy_eng
 }
 
 static void lay_out(gy_engine *e, gy_carve *c) {
-    size_t rows = (size_t)e->o.max_rows, seqs = (size_t)e->o.max_seqs, flights = (size_t)e->n_flight_max;
+    size_t rows = (size_t)e->o.max_rows, seqs = (size_t)e->o.max_seqs;
     e->running = gy_carve_take(c, seqs, sizeof *e->running);
-    e->flight = gy_carve_take(c, flights, sizeof *e->flight);
-    e->free_flight = gy_carve_take(c, flights, sizeof(int32_t));
-    e->fifo = gy_carve_take(c, flights, sizeof(int32_t));
-    e->coda_wait = gy_carve_take(c, flights, sizeof(int32_t));
+    e->flight = gy_carve_take(c, rows, sizeof *e->flight);
+    e->free_flight = gy_carve_take(c, rows, sizeof(int32_t));
+    e->fifo = gy_carve_take(c, rows, sizeof(int32_t));
+    e->coda_wait = gy_carve_take(c, rows, sizeof(int32_t));
     e->row_flight = gy_carve_take(c, rows, sizeof(int32_t));
     e->row_state = gy_carve_take(c, rows, sizeof(int32_t));
     e->row_pos = gy_carve_take(c, rows, sizeof(int32_t));
@@ -112,8 +112,8 @@ static gy_status open_memory(gy_engine *e, gy_err *err) {
     if (!e->mem) return gy_err_set(err, GY_E_NOMEM, "no memory for %zu bytes of engine state", e->mem_bytes);
     gy_carve carve = {.base = e->mem, .cap = e->mem_bytes};
     lay_out(e, &carve);
-    for (int32_t i = 0; i < e->n_flight_max; i++) e->free_flight[i] = e->n_flight_max - 1 - i;
-    e->n_free_flight = e->n_flight_max;
+    for (int32_t i = 0; i < e->o.max_rows; i++) e->free_flight[i] = e->o.max_rows - 1 - i;
+    e->n_free_flight = e->o.max_rows;
     return GY_OK;
 }
 
@@ -149,7 +149,7 @@ static gy_status open_loop(gy_engine *e, gy_err *err) {
     e->max_logit = e->o.max_seqs < 32 ? e->o.max_seqs : 32;
     if (e->max_logit > e->o.max_rows) e->max_logit = e->o.max_rows;
     gy_loop_config c = {.max_row = e->o.max_rows,
-                        .n_state = e->n_flight_max + e->o.max_seqs,
+                        .n_state = e->o.max_rows + e->o.max_seqs,
                         .max_logit = e->max_logit,
                         .core = kv_view(e, GY_KV_CORE, gy_desc_core_layers(&e->m->d)),
                         .boundary = kv_view(e, GY_KV_BOUNDARY, gy_desc_boundary_layers(&e->m->d))};
@@ -164,7 +164,6 @@ gy_status gy_engine_open(gy_model *m, const gy_engine_opts *o, gy_err *err, gy_e
     if (!e) return gy_err_set(err, GY_E_NOMEM, "out of memory");
     e->m = m;
     e->o = *o;
-    e->n_flight_max = o->max_rows + o->max_seqs;
     gy_status st;
     GY_TRY_GOTO(st, open_memory(e, err), fail);
     GY_TRY_GOTO(st, open_kv(e, err), fail);

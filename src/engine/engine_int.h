@@ -18,9 +18,11 @@
  * loops as p, and more if it stands behind; so when p is taken, each earlier token of its sequence has done p's depth
  * or left before it, or is in the same batch at the same depth.
  *
- * Capacities: at most max_rows prompt flights beside one decode flight per sequence: n_flight_max = max_rows +
- * max_seqs. State i of the loop driver belongs to flight i; state n_flight_max + s keeps the selected state of running
- * slot s.
+ * Capacities: flights and pending tokens together are never more than max_rows. A pending token enters before any
+ * prompt token and takes the place of the flight that it was sampled from; a prompt token enters only while fewer than
+ * max_rows fly. So one pass takes all that wait, no batch overflows, and at most max_rows sequences decode at once;
+ * further ones wait with their prompts. State i of the loop driver belongs to flight i; state max_rows + s keeps the
+ * selected state of running slot s.
  */
 #ifndef GY_ENGINE_ENGINE_INT_H
 #define GY_ENGINE_ENGINE_INT_H
@@ -73,13 +75,13 @@ struct gy_engine {
     int64_t reserved[GY_KV_GROUPS];
     gy_running *running; /* [max_seqs] */
 
-    int32_t n_flight_max, n_flight;
-    gy_flight *flight;    /* [n_flight_max] */
+    int32_t n_flight;
+    gy_flight *flight;    /* [max_rows] */
     int32_t *free_flight; /* stack */
     int32_t n_free_flight;
-    int32_t *fifo; /* ring of flight indices, [n_flight_max] */
+    int32_t *fifo; /* ring of flight indices, [max_rows] */
     int32_t fifo_head, fifo_len;
-    int32_t *coda_wait; /* [n_flight_max] in the order they left the core */
+    int32_t *coda_wait; /* [max_rows] in the order they left the core */
     int32_t n_coda_wait;
 
     /* One batch, [max_rows]; step lifetime. */

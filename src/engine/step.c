@@ -8,12 +8,12 @@
 /* ---- flights ---------------------------------------------------------------------------------------------------- */
 
 static void fifo_push(gy_engine *e, int32_t f) {
-    e->fifo[(e->fifo_head + e->fifo_len++) % e->n_flight_max] = f;
+    e->fifo[(e->fifo_head + e->fifo_len++) % e->o.max_rows] = f;
 }
 
 static int32_t fifo_pop(gy_engine *e) {
     int32_t f = e->fifo[e->fifo_head];
-    e->fifo_head = (e->fifo_head + 1) % e->n_flight_max;
+    e->fifo_head = (e->fifo_head + 1) % e->o.max_rows;
     e->fifo_len--;
     return f;
 }
@@ -62,6 +62,7 @@ static gy_exit_rule rule_for(const gy_engine *e, const gy_req *q, int is_decode,
 static void enter_row(gy_engine *e, int32_t slot, int32_t i) {
     gy_running *u = &e->running[slot];
     const gy_req *q = u->req;
+    GY_CHECK(e->n_free_flight > 0); /* engine_int.h, capacities */
     int32_t pos = u->n_entered++, f = e->free_flight[--e->n_free_flight];
     int is_decode = pos >= q->r.n_prompt, is_last = pos == q->r.n_prompt - 1;
     e->n_flight++;
@@ -104,10 +105,6 @@ static void enter(gy_engine *e) {
         for (int32_t slot = 0; slot < e->o.max_seqs; slot++)
             while (can_enter(e, &e->running[slot]) &&
                    (pass_prompts || e->running[slot].n_entered >= e->running[slot].req->r.n_prompt)) {
-                if (n_row == e->o.max_rows) {
-                    run_prelude(e, n_row);
-                    n_row = 0;
-                }
                 e->stats.n_prompt_tok += e->running[slot].n_entered < e->running[slot].req->r.n_prompt;
                 enter_row(e, slot, n_row++);
             }
@@ -160,7 +157,7 @@ static void sample_flight(gy_engine *e, int32_t f, const float *logits) {
 /* ---- coda ------------------------------------------------------------------------------------------------------- */
 
 static int32_t select_state(const gy_engine *e, int32_t slot) {
-    return e->n_flight_max + slot;
+    return e->o.max_rows + slot;
 }
 
 /* Row i of a coda batch reads flight f. */
@@ -207,7 +204,7 @@ static int32_t coda_batch(gy_engine *e) {
         int32_t f = e->coda_wait[i];
         gy_flight *fl = &e->flight[f];
         gy_running *u = &e->running[fl->slot];
-        if (n_row == e->o.max_rows || (fl->wants_logits && n_logit == e->max_logit)) break;
+        if (fl->wants_logits && n_logit == e->max_logit) break;
         if (!coda_ready(e, fl, u->n_coda)) {
             e->coda_wait[kept++] = f;
             continue;
@@ -235,7 +232,7 @@ static void coda(gy_engine *e) {
 /* ---- pass and routing ------------------------------------------------------------------------------------------- */
 
 static int32_t take_rows(gy_engine *e) {
-    int32_t n_row = e->fifo_len < e->o.max_rows ? e->fifo_len : e->o.max_rows;
+    int32_t n_row = e->fifo_len;
     for (int32_t i = 0; i < n_row; i++) {
         int32_t f = fifo_pop(e);
         const gy_flight *fl = &e->flight[f];

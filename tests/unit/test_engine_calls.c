@@ -405,6 +405,127 @@ static void many_rows_judged_by_logits(void **state) {
     gold_close(&env);
 }
 
+/* More requests than one call of the head serves (32), all leaving in the same pass. */
+static void many_rows_leave_at_once(void **state) {
+    (void)state;
+    enum { N = 41 };
+    static gy_request r[N];
+    static gold_result all[N], alone[N];
+    static int32_t ids[N][2];
+    static const char *const models[] = {"ouro-tiny", "huginn-tiny"};
+    for (int m = 0; m < 2; m++) {
+        gold_env env;
+        open_with((gold_setup){.model = models[m], .max_seqs = N, .max_rows = 128, .max_len = 16}, &env);
+        for (int i = 0; i < N; i++) {
+            base_request(&env, &r[i]);
+            ids[i][0] = 7 * i;
+            ids[i][1] = 300 - i;
+            r[i].prompt = ids[i];
+            r[i].n_prompt = 2;
+            r[i].exit.max_loops = 3;
+            gold_run(env.e, &r[i], 1, &alone[i]);
+        }
+        gold_run(env.e, r, N, all);
+        for (int i = 0; i < N; i++) assert_true(gold_same(&all[i], &alone[i]));
+        gy_engine_stats s;
+        gy_engine_get_stats(env.e, &s);
+        int32_t n_loop = env.m->d.n_loop;
+        assert_int_equal(s.n_pass, (N + 1) * (n_loop + 5 * 3)); /* 41 times alone, once together */
+        assert_idle(env.e);
+        gold_close(&env);
+    }
+}
+
+/* A pass never has more than max_rows rows; with fewer rows than sequences some wait, all finish. */
+static void fewer_rows_than_sequences(void **state) {
+    (void)state;
+    enum { N = 9 };
+    gold_env env;
+    gy_request r[N];
+    gold_result few[N], many[N];
+    for (int rows = 1; rows <= 4; rows++)
+        for (int pass = 0; pass < 2; pass++) {
+            gold_setup s = {.model = "ouro-tiny", .max_seqs = N, .max_rows = pass ? 64 : rows};
+            open_with(s, &env);
+            for (int i = 0; i < N; i++) {
+                base_request(&env, &r[i]);
+                r[i].n_prompt = 1 + i % 5;
+                r[i].exit = (gy_exit_rule){GY_EXIT_GATE, 0.5, 1, 4, i % 2};
+            }
+            gold_run(env.e, r, N, pass ? many : few);
+            assert_idle(env.e);
+            gold_close(&env);
+        }
+    for (int i = 0; i < N; i++) assert_true(gold_same(&few[i], &many[i]));
+}
+
+/* The draw of output i is keyed by the position its token will have (sample.h): n_prompt + i. */
+static void draws_are_keyed_by_position(void **state) {
+    (void)state;
+    gold_env env;
+    gy_err err;
+    gold_result res;
+    gy_sampler *sampler;
+    int different = 0;
+    open_with((gold_setup){.model = "ouro-tiny"}, &env);
+    float *logits = calloc((size_t)env.m->d.n_vocab, sizeof *logits);
+    assert_int_equal(gy_sampler_create(env.m->d.n_vocab, &sampler), GY_OK);
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        gy_request r;
+        base_request(&env, &r);
+        r.sample = (gy_sample_params){.temperature = 1.5f, .top_p = 1.0f, .seed = seed, .choice = 3};
+        gold_run(env.e, &r, 1, &res);
+        for (int32_t i = 0; i < res.n; i++) {
+            int32_t ids[16];
+            gy_sampled expected;
+            memcpy(ids, prompt, 7 * sizeof *ids);
+            memcpy(ids + 7, res.tokens, (size_t)i * sizeof *ids);
+            gy_eval_opts o = {.ids = ids, .n_tok = 7 + i, .max_rows = 16, .last_logits = logits};
+            assert_int_equal(gy_eval(env.m, &o, &err), GY_OK);
+            assert_int_equal(gy_sample_row(sampler, logits, &r.sample, 7 + i, &err, &expected), GY_OK);
+            assert_int_equal(res.tokens[i], expected.id);
+            gy_sampled greedy;
+            gy_sample_params g;
+            gy_sample_params_default(&g);
+            assert_int_equal(gy_sample_row(sampler, logits, &g, 7 + i, &err, &greedy), GY_OK);
+            different += greedy.id != expected.id;
+        }
+    }
+    assert_true(different > 8);
+    gy_sampler_destroy(sampler);
+    free(logits);
+    gold_close(&env);
+}
+
+/* ---- a backend that breaks -------------------------------------------------------------------------------------- */
+
+static gy_status broken_sync(gy_backend *be, gy_err *err) {
+    (void)be;
+    return gy_err_set(err, GY_E_DEVICE, "the device is gone");
+}
+
+static void a_backend_that_fails_is_reported(void **state) {
+    (void)state;
+    gold_env env;
+    gy_err err = {0};
+    open_with((gold_setup){.model = "ouro-tiny"}, &env);
+    const gy_ops *good = env.be->ops;
+    gy_ops broken = *good;
+    broken.sync = broken_sync;
+    env.be->ops = &broken;
+    assert_int_equal(try_submit(&env, 3, 3, &err), GY_OK);
+    assert_int_equal(gy_engine_step(env.e, &err), GY_E_DEVICE);
+    assert_string_equal(err.msg, "the device is gone");
+    gy_eval_opts o = {.ids = prompt, .n_tok = 3, .max_rows = 2};
+    assert_int_equal(gy_eval(env.m, &o, &err), GY_E_DEVICE);
+    gy_model *m = NULL;
+    gy_model_load_opts lo = {.be = env.be};
+    assert_int_equal(gy_model_load(GY_SOURCE_DIR "/tests/golden/models/ouro-tiny", &lo, &err, &m), GY_E_DEVICE);
+    assert_null(m);
+    env.be->ops = good;
+    gold_close(&env);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(submit_when_a_waiting_one_is_cancelled),
@@ -418,6 +539,10 @@ int main(void) {
         cmocka_unit_test(trace_and_stop_ids_together),
         cmocka_unit_test(what_is_counted),
         cmocka_unit_test(many_rows_judged_by_logits),
+        cmocka_unit_test(many_rows_leave_at_once),
+        cmocka_unit_test(fewer_rows_than_sequences),
+        cmocka_unit_test(draws_are_keyed_by_position),
+        cmocka_unit_test(a_backend_that_fails_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

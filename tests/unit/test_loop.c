@@ -521,6 +521,21 @@ static void deeper_than_trained(void **state) {
     each_layout(&HUGINN, hug, 4, 7);
 }
 
+/* A backend is made for these: the longest input row of any product, whichever it is. */
+static void limits(void **state) {
+    (void)state;
+    gy_model_desc d = {.n_embd = 24, .n_ff = 36, .n_head = 4, .head_dim = 10};
+    assert_int_equal(gy_loop_limits(&d, 7, 9).max_k, 40);
+    d.n_ff = 41;
+    assert_int_equal(gy_loop_limits(&d, 7, 9).max_k, 41);
+    d.inject = 1; /* the adapter reads two states */
+    assert_int_equal(gy_loop_limits(&d, 7, 9).max_k, 48);
+    d.n_embd = 50;
+    d.inject = 0;
+    gy_ops_limits l = gy_loop_limits(&d, 7, 9);
+    assert_true(l.max_k == 50 && l.max_row == 7 && l.max_len == 9);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ouro_switches),
@@ -530,6 +545,7 @@ int main(void) {
         cmocka_unit_test(layouts_that_overwrite),
         cmocka_unit_test(initial_states),
         cmocka_unit_test(bf16_rounds_by_the_rules),
+        cmocka_unit_test(limits),
         cmocka_unit_test(ouro_exits),
         cmocka_unit_test(huginn_exits),
         cmocka_unit_test(deeper_than_trained),

@@ -146,7 +146,7 @@ static UNUSED int variant_missing(const variant *v) {
 }
 
 static UNUSED gy_backend *cpu_open(const variant *v, gy_dtype act, int n_thread) {
-    gy_cpu_opts o = {.act = act, .n_thread = n_thread, .limits = {.max_row = 64, .max_k = 2304, .max_len = 512}};
+    gy_cpu_opts o = {.act = act, .n_thread = n_thread, .limits = {.max_row = 64, .max_k = 4608, .max_len = 512}};
     gy_backend *be = NULL;
     gy_err err = {0};
     gy_cpu_set_mask(v->mask);

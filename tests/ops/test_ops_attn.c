@@ -171,6 +171,11 @@ static void test_exact(void **state) {
                 against_exact(&b, (d + 2 * variants[iv].vl - 1) / (2 * variants[iv].vl) * 2 + 5, &w, "attn");
                 batch_free(&b);
             }
+            const int pos[] = {70, 3}; /* more query heads than walk the context together, cut inside a group of 3 */
+            batch b = batch_make(acts[ia], 72, 24, 12, pos, 2, 1, V_UNIT);
+            attn_run(be, &b, 0, 2, b.y.p);
+            against_exact(&b, 2 + 5, &w, "attn, 72 heads");
+            batch_free(&b);
             worst_print("attn", "ref", acts[ia], &w_ref);
             worst_print("attn", variants[iv].name, acts[ia], &w);
             gy_backend_destroy(be);

@@ -186,19 +186,27 @@ typedef struct attn_task {
     const gy_attn_args *a;
 } attn_task;
 
-/* Pairs of (row, KV head) are dealt in turn, because later rows of a chunk see longer contexts. */
+/* Whole rows are dealt in turn, because later rows of a chunk see longer contexts; the rows that are left over, fewer
+ * than members, are split by KV heads. */
 static void attn_member(void *arg, int member, int n_member) {
     const attn_task *t = arg;
     const cpu_backend *c = t->c;
-    int64_t n_head_kv = t->a->kv->n_head_kv, n = t->a->rows.n_row * n_head_kv;
+    const gy_attn_args *a = t->a;
+    int64_t n_head_kv = a->kv->n_head_kv, group = a->n_head / n_head_kv, whole = a->rows.n_row / n_member * n_member;
     float *scratch = c->scratch + c->linear_floats + member * c->attn_floats;
-    for (int64_t i = member; i < n; i += n_member)
-        c->kern->attn(c->be.act, t->a, i / n_head_kv, (int32_t)(i % n_head_kv), scratch);
+    int64_t lo, hi;
+    for (int64_t r = member; r < whole; r += n_member) c->kern->attn(c->be.act, a, r, 0, a->n_head, scratch);
+    gy_team_share((a->rows.n_row - whole) * n_head_kv, 1, member, n_member, &lo, &hi);
+    for (int64_t i = lo, n; i < hi; i += n) {
+        int64_t first = i % n_head_kv;
+        n = hi - i < n_head_kv - first ? hi - i : n_head_kv - first;
+        c->kern->attn(c->be.act, a, whole + i / n_head_kv, first * group, (first + n) * group, scratch);
+    }
 }
 
 static void cpu_attn(gy_backend *be, const gy_attn_args *a) {
     attn_task t = {.c = cpu_of(be), .a = a};
-    GY_CHECK(a->kv->head_dim <= t.c->max_k);
+    GY_CHECK((int64_t)a->n_head * a->kv->head_dim <= t.c->max_k);
     if (a->rows.n_row > 0) gy_team_run(t.c->team, attn_member, &t);
 }
 
@@ -250,7 +258,8 @@ static gy_status scratch_create(cpu_backend *c, const gy_ops_limits *lim, gy_err
     size_t n;
     c->max_k = lim->max_k;
     c->linear_floats = 4 * stride > usual ? 4 * stride : usual;
-    c->attn_floats = 2 * GY_CPU_ATTN_HEADS * stride;
+    /* n_head * head_dim <= max_k, as the next linear reads it; padding adds less than a block to each head. */
+    c->attn_floats = 2 * (stride + GY_CPU_ATTN_HEADS * gy_cpu_pad(c->kern, 1));
     if (gy_size_mul((size_t)gy_team_size(c->team), (size_t)c->attn_floats, &n) ||
         gy_size_add(n, (size_t)c->linear_floats, &n) || gy_size_mul(n, sizeof(float), &n))
         return gy_err_set(err, GY_E_LIMIT, "cpu backend: max_k %d is too large", lim->max_k);

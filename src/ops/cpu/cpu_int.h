@@ -19,9 +19,8 @@ typedef struct gy_cpu_linear {
     int64_t row0, n_row; /* which rows of a->x are packed */
 } gy_cpu_linear;
 
-/* Scratch of one member for attention: floats that hold the packed queries and the sums of up to GY_CPU_ATTN_HEADS
- * query heads. */
-enum { GY_CPU_ATTN_HEADS = 8, GY_CPU_ATTN_TILE = 64 };
+/* Attention: query heads that walk the context together, and positions of a tile. */
+enum { GY_CPU_ATTN_HEADS = 64, GY_CPU_ATTN_TILE = 64 };
 
 typedef struct gy_cpu_kernels {
     const char *name;
@@ -29,8 +28,9 @@ typedef struct gy_cpu_kernels {
 
     void (*linear_pack)(const gy_cpu_linear *t, int64_t lo, int64_t hi); /* packed rows [lo, hi) */
     void (*linear)(const gy_cpu_linear *t, int64_t lo, int64_t hi);      /* outputs [lo, hi) of all packed rows */
-    /* All query heads of one KV head of one row. scratch: 2 * GY_CPU_ATTN_HEADS * padded head_dim floats. */
-    void (*attn)(gy_dtype act, const gy_attn_args *a, int64_t row, int32_t kv_head, float *scratch);
+    /* Query heads [lo, hi) of one row. scratch: two rows of padded head_dim floats for each of GY_CPU_ATTN_HEADS heads.
+     */
+    void (*attn)(gy_dtype act, const gy_attn_args *a, int64_t row, int64_t lo, int64_t hi, float *scratch);
     gy_cpu_row_fn embed, norm, rope_kv, residual, silu_mul, gate, latent_diff;
 } gy_cpu_kernels;
 

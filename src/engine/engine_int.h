@@ -11,8 +11,7 @@
  * A flight is one token on its way through the loops:
  *
  *   enter (prelude) -> FIFO -> pass -> stay: back to the FIFO's tail
- *                                   -> leave: coda_wait (until the coda of all earlier tokens has run) -> coda ->
- * sampled
+ *                                   -> leave: coda_wait (for the coda of all earlier tokens) -> coda -> sampled
  *
  * Why one FIFO gives every row what it needs: if flight j stands before p in the queue then j has done at least as many
  * loops as p, and more if it stands behind; so when p is taken, each earlier token of its sequence has done p's depth

@@ -1,15 +1,19 @@
 /* Exit rules as pure functions (design.md 6; models.md 2.4, 3.6; engine.md 3). One row, one loop at a time.
  *
- *   fixed          max_loops loops
- *   gate           S_r = S_(r-1) * (1 - sigmoid(g_r)), f64; leave after loop r when 1 - S_r >= threshold
- *   gate_delayed   the same score, but the token leaves one loop after the loop that met the threshold; the score of
- * the loop it leaves at is not consumed select         all loops run; read out the first loop with cumulative
- * probability >= threshold, else the last (the published Ouro code's rule). Prompt positions too. latent         ||s_r
- * - s_(r-1)|| / ||s_r|| < threshold kl             KL(p_(r-1) || p_r) < threshold, p_0 uniform entropy        |H(p_r) -
- * H(p_(r-1))| < threshold, H_0 = 100 argmax         the argmax has been the same for threshold loops in a row: streak
- * of unchanged steps >= threshold trace          the depth is given per output In every rule min_loops and max_loops
- * bound the depth; loops below min_loops still feed the score. threshold >= 1 with gate, gate_delayed means fixed
- * depth: the gate is not consulted (engine.md 3). threshold 0 leaves at min_loops.
+ *   fixed         max_loops loops
+ *   gate          S_r = S_(r-1) * (1 - sigmoid(g_r)), f64; leave after loop r when 1 - S_r >= threshold
+ *   gate_delayed  the same score, but the token leaves one loop after the loop that met the threshold; the score of the
+ *                 loop it leaves at is not consumed
+ *   select        all loops run; read out the first loop with cumulative probability >= threshold, else the last
+ *                 (the published Ouro code's rule); the prompt's last position too
+ *   latent        ||s_r - s_(r-1)|| / ||s_r|| < threshold
+ *   kl            KL(p_(r-1) || p_r) < threshold, p_0 uniform
+ *   entropy       |H(p_r) - H(p_(r-1))| < threshold, H_0 = 100
+ *   argmax        the argmax has been the same for threshold loops in a row: streak of unchanged steps >= threshold
+ *   trace         the depth is given per output
+ *
+ * In every rule min_loops and max_loops bound the depth; loops below min_loops still feed the score. In gate and
+ * gate_delayed a threshold >= 1 means fixed depth, the gate is not consulted (engine.md 3), and 0 leaves at min_loops.
  */
 #ifndef GY_ENGINE_EXIT_H
 #define GY_ENGINE_EXIT_H

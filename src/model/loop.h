@@ -1,10 +1,9 @@
 /* The loop driver: runs any gy_model on rows. It knows three things to do with a batch of rows, whatever their
  * sequences:
  *
- *   prelude  tokens enter: embedding, prelude layers, initial state             -> states
- *   pass     one run of the core over rows, each at its own depth               states -> states (+ gate, latent
- * change) coda     rows are read out: coda layers, LM head for those that want logits  states -> logits; states
- * unchanged
+ *   prelude  tokens enter: embedding, prelude layers, initial state                        -> states
+ *   pass     one run of the core over rows, each at its own depth         states -> states (+ gate, latent change)
+ *   coda     rows are read out: coda layers, LM head for some of them     states -> logits; states unchanged
  *
  * A state is the hidden vector (and, with inject, the injected prelude output) of one token on its way through the
  * loops. States live in a pool here and are named by index; who uses which index is the caller's business. The KV slots

@@ -217,7 +217,7 @@ quick_checks() {
 
 # What the thread sanitizer need not see: tests of parts that have no thread and share nothing. They would take most of
 # its time.
-no_threads='^(fuzz\.|unit\.(spm|tok|text|detok|regex|unicode|kv|sample|exit|dtype|safetensors|config|cli))'
+no_threads='^(fuzz\.|unit\.(spm|tok_[^t]|kv|sample|exit|dtype|safetensors|model_config|cli))'
 
 # Tests of the preset; those with the label "serial" measure time or take all cores and run alone.
 run_ctest() {

@@ -233,8 +233,8 @@ void tiny_free(tiny *t) {
 }
 
 tiny_tensor *tiny_find(tiny *t, const char *name) {
-    for (int i = 0; i < t->n_tensor; i++)
-        if (!strcmp(t->t[i].name, name)) return &t->t[i];
+    for (int i = 0; i < t->n_tensor; i++, t->next = (t->next + 1) % t->n_tensor)
+        if (!strcmp(t->t[t->next].name, name)) return &t->t[t->next];
     die(name, NULL);
     return NULL;
 }

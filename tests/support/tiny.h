@@ -38,7 +38,7 @@ typedef struct tiny_tensor {
 typedef struct tiny {
     tiny_spec s;
     char dir[40];
-    int n_tensor;
+    int n_tensor, next; /* next: where tiny_find looks first */
     tiny_tensor t[TINY_MAX_TENSOR];
 } tiny;
 

@@ -19,6 +19,7 @@ static const int32_t prompt[] = {196, 48, 160, 99, 153, 64, 294, 5, 6, 7, 8, 9, 
 static void open_with(gold_setup s, gold_env *env) {
     s.backend = "cpu";
     s.act = GY_F32;
+    s.n_thread = 1;
     gold_open(&s, env);
     gold_engine(&s, env);
 }

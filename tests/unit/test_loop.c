@@ -453,6 +453,7 @@ static void check_jobs(const tiny_spec *spec, gold_setup s, const gy_exit_rule *
     tiny_make(spec, &t);
     s.model = t.dir;
     s.backend = "cpu";
+    s.n_thread = 1;
     s.max_len = MAX_PROMPT + MAX_OUT; /* the longest request fills it */
     gold_open(&s, &env);
     gold_engine(&s, &env);

@@ -94,7 +94,8 @@ static void defaults(void **state) {
 static void refusals(void **state) {
     (void)state;
     static const char *const bad[][2] = {
-        {NANBEIGE_REQUIRED ", \"loop_loss_weights\": 0.5", "\"loop_loss_weights\": found a real number, expected an array"},
+        {NANBEIGE_REQUIRED ", \"loop_loss_weights\": 0.5",
+         "\"loop_loss_weights\": found a real number, expected an array"},
         {NANBEIGE_REQUIRED ", \"loop_loss_weights\": {\"a\": 1}", "\"loop_loss_weights\": found an object"},
         {NANBEIGE_REQUIRED ", \"layer_types\": \"sliding_attention\"", "\"layer_types\": found a string"},
         {OURO_REQUIRED ", \"rope_parameters\": \"yarn\"", "\"rope_parameters\": found a string, expected an object"},

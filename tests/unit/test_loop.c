@@ -522,6 +522,39 @@ static void deeper_than_trained(void **state) {
     each_layout(&HUGINN, hug, 4, 7);
 }
 
+/* A copied state goes on as its original does: hidden and injection. */
+static void copied_states(void **state) {
+    (void)state;
+    tiny_spec s = HUGINN;
+    s.n_layer[0] = s.n_layer[2] = 0;
+    tiny t;
+    gold_env env;
+    gy_err err;
+    gy_loop *l;
+    tiny_make(&s, &t);
+    gold_open(&(gold_setup){.model = t.dir, .backend = "ref", .act = GY_F32}, &env);
+    float kv[2 * 2 * 16 * 24], got[3][24]; /* one block of two layers, K and V */
+    static const int32_t map[] = {0, 1, 2}, states[] = {0, 1, 2}, pos[3] = {0}, ids[] = {5, 6, 7};
+    static const int64_t off[] = {0, 1, 2};
+    static const uint64_t seed[] = {1, 2, 3};
+    static const uint8_t zero[3] = {0};
+    gy_loop_config c = {.max_row = 3,
+                        .n_state = 3,
+                        .max_logit = 1,
+                        .core = {.base = kv, .map = map, .dtype = GY_F32, .n_layer = 2, .n_head_kv = 3, .head_dim = 8}};
+    assert_int_equal(gy_loop_create(env.m, &c, &err, &l), GY_OK);
+    gy_loop_batch b = {.n_row = 3, .state = states, .pos = pos, .slot = map, .map_off = off};
+    gy_loop_prelude(l, &b, &(gy_loop_entry){.ids = ids, .seed = seed, .zero = zero});
+    gy_loop_copy_state(l, 2, 0);
+    gy_loop_pass(l, &b, NULL, NULL);
+    for (int i = 0; i < 3; i++) gy_loop_get_state(l, i, got[i]);
+    assert_memory_equal(got[0], got[2], sizeof got[0]);
+    assert_memory_not_equal(got[1], got[2], sizeof got[1]);
+    gy_loop_destroy(l);
+    gold_close(&env);
+    tiny_free(&t);
+}
+
 /* A backend is made for these: the longest input row of any product, whichever it is. */
 static void limits(void **state) {
     (void)state;
@@ -547,6 +580,7 @@ int main(void) {
         cmocka_unit_test(initial_states),
         cmocka_unit_test(bf16_rounds_by_the_rules),
         cmocka_unit_test(limits),
+        cmocka_unit_test(copied_states),
         cmocka_unit_test(ouro_exits),
         cmocka_unit_test(huginn_exits),
         cmocka_unit_test(deeper_than_trained),

@@ -460,42 +460,54 @@ static void fewer_rows_than_sequences(void **state) {
     for (int i = 0; i < N; i++) assert_true(gold_same(&few[i], &many[i]));
 }
 
-/* The draw of output i is keyed by the position its token will have (sample.h): n_prompt + i. */
-static void draws_are_keyed_by_position(void **state) {
-    (void)state;
+/* The draw of output i is keyed by the position its token will have (sample.h), n_prompt + i; the initial state by the
+ * request's seed and the token's own position: the engine's tokens are those of eval and the sampler by hand. */
+static void check_draws(const char *model, uint64_t seed, int *n_not_greedy) {
     gold_env env;
     gy_err err;
     gold_result res;
     gy_sampler *sampler;
-    int different = 0;
-    open_with((gold_setup){.model = "ouro-tiny"}, &env);
+    gy_request r;
+    gy_sample_params greedy;
+    open_with((gold_setup){.model = model}, &env);
     float *logits = calloc((size_t)env.m->d.n_vocab, sizeof *logits);
     assert_int_equal(gy_sampler_create(env.m->d.n_vocab, &sampler), GY_OK);
-    for (uint64_t seed = 0; seed < 8; seed++) {
-        gy_request r;
-        base_request(&env, &r);
-        r.sample = (gy_sample_params){.temperature = 1.5f, .top_p = 1.0f, .seed = seed, .choice = 3};
-        gold_run(env.e, &r, 1, &res);
-        for (int32_t i = 0; i < res.n; i++) {
-            int32_t ids[16];
-            gy_sampled expected;
-            memcpy(ids, prompt, 7 * sizeof *ids);
-            memcpy(ids + 7, res.tokens, (size_t)i * sizeof *ids);
-            gy_eval_opts o = {.ids = ids, .n_tok = 7 + i, .max_rows = 16, .last_logits = logits};
-            assert_int_equal(gy_eval(env.m, &o, &err), GY_OK);
-            assert_int_equal(gy_sample_row(sampler, logits, &r.sample, 7 + i, &err, &expected), GY_OK);
-            assert_int_equal(res.tokens[i], expected.id);
-            gy_sampled greedy;
-            gy_sample_params g;
-            gy_sample_params_default(&g);
-            assert_int_equal(gy_sample_row(sampler, logits, &g, 7 + i, &err, &greedy), GY_OK);
-            different += greedy.id != expected.id;
-        }
+    gy_sample_params_default(&greedy);
+    base_request(&env, &r);
+    r.sample = (gy_sample_params){.temperature = 1.5f, .top_p = 1.0f, .seed = seed, .choice = 3};
+    r.latent_noise = 1;
+    r.latent_seed = 1000 - seed;
+    gold_run(env.e, &r, 1, &res);
+    for (int32_t i = 0; i < res.n; i++) {
+        int32_t ids[16];
+        gy_sampled drawn, best;
+        memcpy(ids, prompt, 7 * sizeof *ids);
+        memcpy(ids + 7, res.tokens, (size_t)i * sizeof *ids);
+        gy_eval_opts o = {.ids = ids,
+                          .n_tok = 7 + i,
+                          .max_rows = 16,
+                          .latent_noise = 1,
+                          .latent_seed = r.latent_seed,
+                          .last_logits = logits};
+        assert_int_equal(gy_eval(env.m, &o, &err), GY_OK);
+        assert_int_equal(gy_sample_row(sampler, logits, &r.sample, 7 + i, &err, &drawn), GY_OK);
+        assert_int_equal(gy_sample_row(sampler, logits, &greedy, 7 + i, &err, &best), GY_OK);
+        assert_int_equal(res.tokens[i], drawn.id);
+        *n_not_greedy += best.id != drawn.id;
     }
-    assert_true(different > 8);
     gy_sampler_destroy(sampler);
     free(logits);
     gold_close(&env);
+}
+
+static void draws_are_keyed_by_position(void **state) {
+    (void)state;
+    int n_not_greedy = 0;
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        check_draws("ouro-tiny", seed, &n_not_greedy);
+        check_draws("huginn-tiny", seed, &n_not_greedy);
+    }
+    assert_true(n_not_greedy > 12);
 }
 
 /* ---- a backend that breaks -------------------------------------------------------------------------------------- */

@@ -110,8 +110,8 @@ static gy_status open_memory(gy_engine *e, gy_err *err) {
     e->mem_bytes = measure.used;
     if (!measure.overflow) e->mem = gy_mem_alloc(GY_MEM_ENGINE, e->mem_bytes, 1);
     if (!e->mem) return gy_err_set(err, GY_E_NOMEM, "no memory for %zu bytes of engine state", e->mem_bytes);
-    gy_carve carve = {.base = e->mem, .cap = e->mem_bytes};
-    lay_out(e, &carve);
+    e->carve = (gy_carve){.base = e->mem, .cap = e->mem_bytes};
+    lay_out(e, &e->carve);
     for (int32_t i = 0; i < e->o.max_rows; i++) e->free_flight[i] = e->o.max_rows - 1 - i;
     e->n_free_flight = e->o.max_rows;
     return GY_OK;
@@ -186,6 +186,7 @@ static void req_free(gy_req *q) {
 
 void gy_engine_close(gy_engine *e) {
     if (!e) return;
+    GY_CHECK(gy_carve_check(&e->carve));
     for (gy_req *q = e->waiting_head; q;) {
         gy_req *next = q->next;
         req_free(q);

@@ -26,6 +26,7 @@
 #ifndef GY_ENGINE_ENGINE_INT_H
 #define GY_ENGINE_ENGINE_INT_H
 
+#include "base/arena.h"
 #include "engine/engine.h"
 #include "model/loop.h"
 
@@ -67,6 +68,7 @@ struct gy_engine {
     size_t arena_bytes[GY_KV_GROUPS];
     void *mem; /* everything below that is an array */
     size_t mem_bytes;
+    gy_carve carve; /* of mem */
 
     gy_req *waiting_head, *waiting_tail;
     int32_t n_waiting, n_running, next_id;

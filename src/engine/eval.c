@@ -17,6 +17,7 @@ typedef struct eval {
     void *arena[GY_KV_GROUPS];
     size_t arena_bytes[GY_KV_GROUPS];
     void *mem;
+    gy_carve carve;                          /* of mem */
     int32_t *state, *pos, *slot, *logit_row; /* [chunk] */
     int64_t *off;
     uint64_t *seed;
@@ -41,8 +42,8 @@ static gy_status open_arrays(eval *v, gy_err *err) {
     lay_out(v, &measure);
     v->mem = gy_mem_alloc(GY_MEM_ENGINE, measure.used, 1);
     if (!v->mem) return gy_err_set(err, GY_E_NOMEM, "out of memory");
-    gy_carve carve = {.base = v->mem, .cap = measure.used};
-    lay_out(v, &carve);
+    v->carve = (gy_carve){.base = v->mem, .cap = measure.used};
+    lay_out(v, &v->carve);
     return GY_OK;
 }
 
@@ -102,6 +103,7 @@ static gy_status open_all(eval *v, gy_err *err) {
 }
 
 static void close_all(eval *v) {
+    GY_CHECK(gy_carve_check(&v->carve));
     gy_loop_destroy(v->loop);
     gy_kv_destroy(v->kv);
     for (int g = 0; g < GY_KV_GROUPS; g++) v->m->be->ops->free(v->m->be, v->arena[g], v->arena_bytes[g]);

@@ -13,6 +13,7 @@ struct gy_loop {
     gy_loop_config c;
     void *mem; /* backend memory: everything below is carved from it */
     size_t bytes;
+    gy_carve carve; /* of mem; base NULL where it is not the host's */
 
     void *state_h, *state_e; /* [n_state, n_embd] act: hidden, injection (inject only) */
 
@@ -40,33 +41,41 @@ struct gy_loop {
     gy_rows rows;       /* of the running batch */
 };
 
+/* The next piece of the backend's memory. Where the host cannot touch it the carve only measures: a debug build would
+ * write its red zones there. */
+static void *take(gy_loop *l, gy_carve *c, size_t n, size_t elem_bytes) {
+    size_t at = c->used;
+    void *p = gy_carve_take(c, n, elem_bytes);
+    return l->m->be->is_host || !l->mem ? p : (char *)l->mem + at;
+}
+
 static void lay_out(gy_loop *l, gy_carve *c) {
     const gy_model_desc *d = &l->m->d;
     size_t act = gy_dtype_bytes(l->m->be->act), row = (size_t)l->c.max_row, state = (size_t)l->c.n_state;
     size_t embd = (size_t)d->n_embd * act, q = (size_t)d->n_head * (size_t)d->head_dim * act;
     size_t kv = (size_t)d->n_head_kv * (size_t)d->head_dim * act, half = (size_t)d->head_dim / 2;
-    l->state_h = gy_carve_take(c, state, embd);
-    l->state_e = d->inject ? gy_carve_take(c, state, embd) : NULL;
-    l->x = gy_carve_take(c, row, embd);
-    l->prev = gy_carve_take(c, row, embd);
-    l->a = gy_carve_take(c, row, embd);
-    l->b = gy_carve_take(c, row, embd);
-    l->qkv = gy_carve_take(c, row, q + 2 * kv);
-    l->att = gy_carve_take(c, row, q);
-    l->gu = gy_carve_take(c, row, 2 * (size_t)d->n_ff * act);
-    l->f = gy_carve_take(c, row, (size_t)d->n_ff * act);
-    l->cat = d->inject ? gy_carve_take(c, row, 2 * embd) : NULL;
-    l->cos = gy_carve_take(c, row, half * sizeof(float));
-    l->sin = gy_carve_take(c, row, half * sizeof(float));
-    l->gate = gy_carve_take(c, row, sizeof(float));
-    l->latent = gy_carve_take(c, row, sizeof(double));
-    l->state = gy_carve_take(c, row, sizeof(int32_t));
-    l->pos = gy_carve_take(c, row, sizeof(int32_t));
-    l->slot = gy_carve_take(c, row, sizeof(int32_t));
-    l->ids = gy_carve_take(c, row, sizeof(int32_t));
-    l->logit_row = gy_carve_take(c, row, sizeof(int32_t));
-    l->map_off = gy_carve_take(c, row, sizeof(int64_t));
-    l->logits = gy_carve_take(c, (size_t)l->c.max_logit, (size_t)d->n_vocab * sizeof(float));
+    l->state_h = take(l, c, state, embd);
+    l->state_e = d->inject ? take(l, c, state, embd) : NULL;
+    l->x = take(l, c, row, embd);
+    l->prev = take(l, c, row, embd);
+    l->a = take(l, c, row, embd);
+    l->b = take(l, c, row, embd);
+    l->qkv = take(l, c, row, q + 2 * kv);
+    l->att = take(l, c, row, q);
+    l->gu = take(l, c, row, 2 * (size_t)d->n_ff * act);
+    l->f = take(l, c, row, (size_t)d->n_ff * act);
+    l->cat = d->inject ? take(l, c, row, 2 * embd) : NULL;
+    l->cos = take(l, c, row, half * sizeof(float));
+    l->sin = take(l, c, row, half * sizeof(float));
+    l->gate = take(l, c, row, sizeof(float));
+    l->latent = take(l, c, row, sizeof(double));
+    l->state = take(l, c, row, sizeof(int32_t));
+    l->pos = take(l, c, row, sizeof(int32_t));
+    l->slot = take(l, c, row, sizeof(int32_t));
+    l->ids = take(l, c, row, sizeof(int32_t));
+    l->logit_row = take(l, c, row, sizeof(int32_t));
+    l->map_off = take(l, c, row, sizeof(int64_t));
+    l->logits = take(l, c, (size_t)l->c.max_logit, (size_t)d->n_vocab * sizeof(float));
 }
 
 gy_ops_limits gy_loop_limits(const gy_model_desc *d, int32_t max_row, int32_t max_len) {
@@ -94,14 +103,15 @@ gy_status gy_loop_create(gy_model *m, const gy_loop_config *c, gy_err *err, gy_l
         gy_loop_destroy(l);
         return st;
     }
-    gy_carve carve = {.base = l->mem, .cap = l->bytes};
-    lay_out(l, &carve);
+    if (m->be->is_host) l->carve = (gy_carve){.base = l->mem, .cap = l->bytes};
+    lay_out(l, &l->carve);
     *out = l;
     return GY_OK;
 }
 
 void gy_loop_destroy(gy_loop *l) {
     if (!l) return;
+    GY_CHECK(gy_carve_check(&l->carve));
     l->m->be->ops->free(l->m->be, l->mem, l->bytes);
     gy_mem_free(l->host_logits);
     gy_mem_free(l->host_row);

@@ -82,6 +82,10 @@ put src/base/README.md 'one line\n'
 expect 1 'src/base/README.md: 1 lines' "$here/readmes.sh" "$tmp/tree"
 seq 40 >"$tmp/tree/src/base/README.md"
 expect 0 '' "$here/readmes.sh" "$tmp/tree"
+for i in 1 2 3 4; do put "src/base/inner/f$i.c" 'int x;\n'; done
+expect 1 'src/base/inner: 4 files and no README.md' "$here/readmes.sh" "$tmp/tree"
+echo 'inner/ holds four files' >>"$tmp/tree/src/base/README.md"
+expect 0 '' "$here/readmes.sh" "$tmp/tree"
 seq 61 >"$tmp/tree/src/base/README.md"
 expect 1 '61 lines' "$here/readmes.sh" "$tmp/tree"
 

@@ -170,6 +170,7 @@ static gy_status check_head_copy(loader *l, const gy_tensor_info *t) {
     enum { SAMPLED = 64 };
     const gy_weight *e = &l->m->embed;
     const gy_tensor_info *wte = l->embed;
+    GY_CHECK(wte); /* the embedding is the first row of every table */
     size_t row = (size_t)e->k * gy_dtype_bytes(t->dtype);
     if (wte->dtype != t->dtype)
         return gy_err_set(l->err, GY_E_FORMAT, "%s: tensor \"%s\" and the embedding differ in dtype", t->file, t->name);
@@ -279,6 +280,7 @@ static gy_status load_layers(loader *l, gy_stage stage) {
 
 static gy_status load_weights(loader *l) {
     const gy_family *f = l->family;
+    GY_CHECK(f);
     for (size_t i = 0; i < f->n_weight; i++)
         if (f->weights[i].role < GY_ROLE_LAYER) GY_TRY(load_row(l, &f->weights[i], f->weights[i].name, NULL));
     for (gy_stage s = GY_PRELUDE; s < GY_STAGES; s++) GY_TRY(load_layers(l, s));

@@ -266,8 +266,9 @@ static int attn_bench(bench *b, const char *name, int n_head, int n_head_kv, int
                               .rows = {n_row, c->pos, c->slot, c->off},
                               .y = c->y};
         double kv = (double)n_row * CONTEXT * n_head_kv * 128 * 2;
+        int group = n_head / n_head_kv; /* query heads that share a KV head */
         timing t = measure(b, attn_call, c);
-        report(b, "attn", name, n_row, kv * 2, kv * 2 * (n_head / n_head_kv), t);
+        report(b, "attn", name, n_row, kv * 2, kv * 2 * group, t);
     }
     int ok = map != NULL;
     gy_mem_free(map);

@@ -266,6 +266,7 @@ cmd_demo() {
     say "prompt: $prompt"
     say
     build/release/gyre run models/demo --prompt "$prompt" --max-tokens 48
+    say
 }
 
 cmd_deps() {

@@ -31,15 +31,11 @@ static int32_t depth_of(const gy_model_desc *d, const gy_engine_opts *o) {
 }
 
 static gy_kv_config kv_config(const gy_model_desc *d, gy_dtype act, const gy_engine_opts *o) {
-    gy_kv_config c = {.layout = o->kv_layout,
-                      .cyclic_k = o->cyclic_k,
-                      .n_loop = depth_of(d, o),
-                      .n_layer = {gy_desc_core_layers(d), gy_desc_boundary_layers(d)},
-                      .n_head_kv = d->n_head_kv,
-                      .head_dim = d->head_dim,
-                      .dtype = act,
-                      .max_seqs = o->max_seqs,
-                      .max_len = o->max_len};
+    gy_kv_config c = gy_kvmem_config(d, act, o->max_len);
+    c.layout = o->kv_layout;
+    c.cyclic_k = o->cyclic_k;
+    c.n_loop = depth_of(d, o);
+    c.max_seqs = o->max_seqs;
     return c;
 }
 
@@ -122,27 +118,11 @@ static gy_status open_kv(gy_engine *e, gy_err *err) {
     gy_engine_plan plan;
     GY_TRY(gy_engine_make_plan(&e->m->d, be->act, &e->o, err, &plan));
     gy_kv_config c = kv_config(&e->m->d, be->act, &e->o);
-    for (int g = 0; g < GY_KV_GROUPS; g++) {
-        c.n_block[g] = plan.n_block[g];
-        e->arena_bytes[g] = plan.block_bytes[g] * (size_t)plan.n_block[g];
-        if (!e->arena_bytes[g]) continue;
-        e->arena[g] = be->ops->alloc(be, e->arena_bytes[g]);
-        if (!e->arena[g])
-            return gy_err_set(err, GY_E_NOMEM, "no memory for %zu bytes of KV; lower max_seqs, max_len or kv_blocks",
-                              e->arena_bytes[g]);
-    }
+    for (int g = 0; g < GY_KV_GROUPS; g++) c.n_block[g] = plan.n_block[g];
+    GY_TRY(gy_kvmem_open(&e->kvmem, be, &c, err));
+    e->kv = e->kvmem.kv;
     e->stats.kv_bytes = plan.kv_bytes;
-    return gy_kv_create(&c, e->arena, err, &e->kv);
-}
-
-static gy_kv_view kv_view(const gy_engine *e, gy_kv_group g, int32_t n_layer) {
-    const gy_model_desc *d = &e->m->d;
-    return (gy_kv_view){.base = e->arena[g],
-                        .map = gy_kv_map(e->kv, g),
-                        .dtype = e->m->be->act,
-                        .n_layer = n_layer,
-                        .n_head_kv = d->n_head_kv,
-                        .head_dim = d->head_dim};
+    return GY_OK;
 }
 
 static gy_status open_loop(gy_engine *e, gy_err *err) {
@@ -151,8 +131,8 @@ static gy_status open_loop(gy_engine *e, gy_err *err) {
     gy_loop_config c = {.max_row = e->o.max_rows,
                         .n_state = e->o.max_rows + e->o.max_seqs,
                         .max_logit = e->max_logit,
-                        .core = kv_view(e, GY_KV_CORE, gy_desc_core_layers(&e->m->d)),
-                        .boundary = kv_view(e, GY_KV_BOUNDARY, gy_desc_boundary_layers(&e->m->d))};
+                        .core = e->kvmem.view[GY_KV_CORE],
+                        .boundary = e->kvmem.view[GY_KV_BOUNDARY]};
     GY_TRY(gy_loop_create(e->m, &c, err, &e->loop));
     e->stats.workspace_bytes = gy_loop_workspace_bytes(e->loop);
     return GY_OK;
@@ -196,8 +176,7 @@ void gy_engine_close(gy_engine *e) {
         for (int32_t i = 0; i < e->o.max_seqs; i++) req_free(e->running[i].req);
     gy_sampler_destroy(e->sampler);
     gy_loop_destroy(e->loop);
-    gy_kv_destroy(e->kv);
-    for (int g = 0; g < GY_KV_GROUPS; g++) e->m->be->ops->free(e->m->be, e->arena[g], e->arena_bytes[g]);
+    gy_kvmem_close(&e->kvmem);
     gy_mem_free(e->mem);
     gy_mem_free(e);
 }

@@ -28,6 +28,7 @@
 
 #include "base/arena.h"
 #include "engine/engine.h"
+#include "engine/kvmem.h"
 #include "model/loop.h"
 
 typedef struct gy_req {  /* request lifetime: one allocation, with its arrays behind it */
@@ -61,11 +62,10 @@ typedef struct gy_flight {
 struct gy_engine {
     gy_model *m;
     gy_engine_opts o;
-    gy_kv *kv;
+    gy_kvmem kvmem;
+    gy_kv *kv; /* kvmem's */
     gy_loop *loop;
     gy_sampler *sampler;
-    void *arena[GY_KV_GROUPS];
-    size_t arena_bytes[GY_KV_GROUPS];
     void *mem; /* everything below that is an array */
     size_t mem_bytes;
     gy_carve carve; /* of mem */

@@ -4,6 +4,7 @@
 #include "engine/eval.h"
 
 #include "base/arena.h"
+#include "engine/kvmem.h"
 #include "model/loop.h"
 
 #include <string.h>
@@ -11,11 +12,10 @@
 typedef struct eval {
     gy_model *m;
     const gy_eval_opts *o;
-    gy_kv *kv;
+    gy_kvmem kvmem;
+    gy_kv *kv; /* kvmem's */
     gy_loop *loop;
     int32_t seq, chunk; /* rows of a chunk */
-    void *arena[GY_KV_GROUPS];
-    size_t arena_bytes[GY_KV_GROUPS];
     void *mem;
     gy_carve carve;                          /* of mem */
     int32_t *state, *pos, *slot, *logit_row; /* [chunk] */
@@ -48,41 +48,18 @@ static gy_status open_arrays(eval *v, gy_err *err) {
 }
 
 static gy_kv_config kv_config(const eval *v) {
-    const gy_model_desc *d = &v->m->d;
-    gy_kv_config c = {.layout = v->o->kv_layout,
-                      .cyclic_k = v->o->cyclic_k,
-                      .n_loop = d->n_loop,
-                      .n_layer = {gy_desc_core_layers(d), gy_desc_boundary_layers(d)},
-                      .n_head_kv = d->n_head_kv,
-                      .head_dim = d->head_dim,
-                      .dtype = v->m->be->act,
-                      .max_seqs = 1,
-                      .max_len = v->o->n_tok};
+    gy_kv_config c = gy_kvmem_config(&v->m->d, v->m->be->act, v->o->n_tok);
+    c.layout = v->o->kv_layout;
+    c.cyclic_k = v->o->cyclic_k;
     for (int g = 0; g < GY_KV_GROUPS; g++) c.n_block[g] = (int32_t)gy_kv_blocks_for(&c, (gy_kv_group)g, v->o->n_tok);
     return c;
 }
 
 static gy_status open_kv(eval *v, gy_err *err) {
-    gy_backend *be = v->m->be;
     gy_kv_config c = kv_config(v);
-    for (int g = 0; g < GY_KV_GROUPS; g++) {
-        if (gy_size_mul(gy_kv_block_bytes(&c, (gy_kv_group)g), (size_t)c.n_block[g], &v->arena_bytes[g]))
-            return gy_err_set(err, GY_E_LIMIT, "KV of %d tokens overflows", v->o->n_tok);
-        if (!v->arena_bytes[g]) continue;
-        v->arena[g] = be->ops->alloc(be, v->arena_bytes[g]);
-        if (!v->arena[g]) return gy_err_set(err, GY_E_NOMEM, "no memory for %zu bytes of KV", v->arena_bytes[g]);
-    }
-    GY_TRY(gy_kv_create(&c, v->arena, err, &v->kv));
+    GY_TRY(gy_kvmem_open(&v->kvmem, v->m->be, &c, err));
+    v->kv = v->kvmem.kv;
     return gy_kv_seq_open(v->kv, v->o->n_tok, &v->seq);
-}
-
-static gy_kv_view view(const eval *v, gy_kv_group g, int32_t n_layer) {
-    return (gy_kv_view){.base = v->arena[g],
-                        .map = gy_kv_map(v->kv, g),
-                        .dtype = v->m->be->act,
-                        .n_layer = n_layer,
-                        .n_head_kv = v->m->d.n_head_kv,
-                        .head_dim = v->m->d.head_dim};
 }
 
 /* Rows of logits that one coda call makes: enough to use the weights well, few enough for a 166k vocabulary. */
@@ -97,16 +74,15 @@ static gy_status open_all(eval *v, gy_err *err) {
     gy_loop_config c = {.max_row = v->chunk,
                         .n_state = v->chunk,
                         .max_logit = max_logit(v),
-                        .core = view(v, GY_KV_CORE, gy_desc_core_layers(&v->m->d)),
-                        .boundary = view(v, GY_KV_BOUNDARY, gy_desc_boundary_layers(&v->m->d))};
+                        .core = v->kvmem.view[GY_KV_CORE],
+                        .boundary = v->kvmem.view[GY_KV_BOUNDARY]};
     return gy_loop_create(v->m, &c, err, &v->loop);
 }
 
 static void close_all(eval *v) {
     GY_CHECK(gy_carve_check(&v->carve));
     gy_loop_destroy(v->loop);
-    gy_kv_destroy(v->kv);
-    for (int g = 0; g < GY_KV_GROUPS; g++) v->m->be->ops->free(v->m->be, v->arena[g], v->arena_bytes[g]);
+    gy_kvmem_close(&v->kvmem);
     gy_mem_free(v->mem);
 }
 

@@ -1,0 +1,27 @@
+/* The KV of a model: arenas in its backend's memory, the gy_kv over them, and the views that the loop driver reads.
+ * Shared by the engine and eval. Engine lifetime. Open struct: a zeroed one is closed.
+ */
+#ifndef GY_ENGINE_KVMEM_H
+#define GY_ENGINE_KVMEM_H
+
+#include "kv/kv.h"
+#include "model/desc.h"
+
+typedef struct gy_kvmem {
+    gy_backend *be; /* borrowed */
+    gy_kv *kv;
+    gy_kv_view view[GY_KV_GROUPS]; /* base NULL for an empty group */
+    void *arena[GY_KV_GROUPS];
+    size_t arena_bytes[GY_KV_GROUPS];
+} gy_kvmem;
+
+/* A configuration for this model: one sequence of max_len tokens at the trained depth, last_exited, no blocks yet. The
+ * caller changes what it wants otherwise. */
+gy_kv_config gy_kvmem_config(const gy_model_desc *d, gy_dtype act, int32_t max_len);
+
+/* c->n_block says how large. Fails with GY_E_LIMIT when slots would not fit 32 bits, GY_E_NOMEM; nothing stays open
+ * then. */
+gy_status gy_kvmem_open(gy_kvmem *s, gy_backend *be, const gy_kv_config *c, gy_err *err);
+void gy_kvmem_close(gy_kvmem *s);
+
+#endif

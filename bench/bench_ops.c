@@ -9,6 +9,8 @@
  * would not find there. Shares compare the best call with ceilings that are the best of several tries; the median is
  * printed beside it and tells how quiet the machine was.
  */
+#include "ceiling.h"
+
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/mem.h"
@@ -16,7 +18,6 @@
 #include "base/team.h"
 #include "ops/ops.h"
 
-#include <immintrin.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,95 +37,6 @@ typedef struct bench {
 
 static double now(void) {
     return (double)gy_clock_ns() * 1e-9;
-}
-
-/* ---- the ceilings ---------------------------------------------------------------------------------------------- */
-
-typedef struct read_task {
-    const uint64_t *p;
-    int64_t n;
-    int n_stream; /* pages that are read side by side */
-    uint64_t sum[64];
-} read_task;
-
-/* Which way of reading fills the memory's queues best depends on the processor: one stream (left to its prefetcher), or
- * eight pages side by side with the next eight prefetched. The better one counts. */
-static void read_member(void *arg, int member, int n_member) {
-    read_task *t = arg;
-    const int64_t page = 4096 / 8, group = t->n_stream * page, ahead = t->n_stream > 1 ? group : 0;
-    int64_t lo, hi;
-    uint64_t s[8] = {0};
-    gy_team_share(t->n, group, member, n_member, &lo, &hi);
-    for (int64_t g = lo; g < hi; g += group) {
-        for (int64_t j = 0; j < page; j += 8) {
-            for (int64_t i = g + j; i < g + group; i += page) {
-                if (ahead) _mm_prefetch((const char *)(t->p + i + ahead), _MM_HINT_T0);
-                for (int e = 0; e < 8; e++) s[e] += t->p[i + e];
-            }
-        }
-    }
-    t->sum[member % 64] = s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
-}
-
-/* Pieces of 4 MiB for each thread, all over the pool: the best piece, like the best call below, is one that nothing
- * else on the machine disturbed. */
-static double read_peak(bench *b) {
-    const size_t piece = ((size_t)4 << 20) * (size_t)gy_team_size(b->team), n_piece = b->pool_n * 2 / piece;
-    double best = 0;
-    for (size_t i = 0; i < 8 * n_piece; i++) {
-        read_task t = {.p = (const uint64_t *)b->pool + i % n_piece * (piece / 8),
-                       .n = (int64_t)piece / 8,
-                       .n_stream = i / n_piece % 2 ? 8 : 1};
-        double t0 = now();
-        gy_team_run(b->team, read_member, &t);
-        double rate = (double)piece / (now() - t0);
-        if (rate > best) best = rate;
-    }
-    return best;
-}
-
-enum { FMA_STEPS = 100000, FMA_CHAINS = 12 };
-
-__attribute__((target("avx512f"))) static float fma_avx512(void) {
-    __m512 a[FMA_CHAINS], x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(1e-3f);
-    for (int i = 0; i < FMA_CHAINS; i++) a[i] = _mm512_set1_ps((float)i);
-    for (int64_t j = 0; j < FMA_STEPS; j++)
-        for (int i = 0; i < FMA_CHAINS; i++) a[i] = _mm512_fmadd_ps(a[i], x, y);
-    for (int i = 1; i < FMA_CHAINS; i++) a[0] = _mm512_add_ps(a[0], a[i]);
-    return _mm512_cvtss_f32(a[0]);
-}
-
-__attribute__((target("avx2,fma"))) static float fma_avx2(void) {
-    __m256 a[FMA_CHAINS], x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(1e-3f);
-    for (int i = 0; i < FMA_CHAINS; i++) a[i] = _mm256_set1_ps((float)i);
-    for (int64_t j = 0; j < FMA_STEPS; j++)
-        for (int i = 0; i < FMA_CHAINS; i++) a[i] = _mm256_fmadd_ps(a[i], x, y);
-    for (int i = 1; i < FMA_CHAINS; i++) a[0] = _mm256_add_ps(a[0], a[i]);
-    return _mm256_cvtss_f32(a[0]);
-}
-
-typedef struct fma_task {
-    int wide;
-    float sink[64]; /* keeps the loops alive */
-} fma_task;
-
-static void fma_member(void *arg, int member, int n_member) {
-    fma_task *t = arg;
-    (void)n_member;
-    t->sink[member % 64] = t->wide ? fma_avx512() : fma_avx2();
-}
-
-static double fma_peak(bench *b) {
-    double best = 0;
-    fma_task t = {.wide = (gy_cpu_features() & GY_CPU_AVX512) != 0};
-    double flop = 2.0 * FMA_STEPS * FMA_CHAINS * (t.wide ? 16 : 8) * gy_team_size(b->team);
-    for (int i = 0; i < 200; i++) {
-        double t0 = now();
-        gy_team_run(b->team, fma_member, &t);
-        double rate = flop / (now() - t0);
-        if (rate > best) best = rate;
-    }
-    return best;
 }
 
 /* ---- figures --------------------------------------------------------------------------------------------------- */
@@ -358,8 +270,8 @@ int main(int argc, char **argv) {
     if (!options_read(&b, argc, argv)) return 2;
     int ok = bench_open(&b);
     if (ok) {
-        b.peak_read = read_peak(&b);
-        b.peak_fma = fma_peak(&b);
+        b.peak_read = gy_ceiling_read(b.team, b.pool, b.pool_n * 2, 4);
+        b.peak_fma = gy_ceiling_fma(b.team);
         ceilings_print(&b);
         ok = figures(&b);
     }

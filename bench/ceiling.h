@@ -9,8 +9,8 @@
 
 #include <stddef.h>
 
-/* Bytes per second, best piece of 32 MiB: `rounds` walks over p[0..bytes), so that no piece is in a cache when its turn
- * comes again. bytes should be 1 GiB or more. */
+/* Bytes per second, best piece of 4 MiB a member: `rounds` walks over p[0..bytes) in each of two ways of reading, so
+ * that no piece is in a cache when its turn comes again. bytes should be 1 GiB or more. */
 double gy_ceiling_read(gy_team *team, const void *p, size_t bytes, int rounds);
 
 /* The same over 1 GiB of memory of its own (huge pages asked for), given back before it returns. 0: no memory. */

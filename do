@@ -21,15 +21,7 @@ pkgs_test="$pkgs_build libcmocka-dev clang clang-format clang-tidy libclang-rt-d
 pkgs_fuzz="$pkgs_build libcmocka-dev clang libclang-rt-dev"
 pkgs_python='python3 python3-venv'
 
-as_root() {
-    if [ "$(id -u)" = 0 ]; then
-        "$@"
-    elif command -v sudo >/dev/null; then
-        sudo "$@"
-    else
-        die "this step needs root: run it as root, install sudo, or run yourself: $*"
-    fi
-}
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
 missing_packages() {
     for p in $1; do
@@ -49,6 +41,9 @@ need() {
     missing=$(missing_packages "$2")
     [ -n "$missing" ] || return 0
     say "packages: installing for $1:$missing"
+    if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
+        die "this needs root: run ./do as root, install sudo, or run as root: apt-get install$missing"
+    fi
     mkdir -p "$logs"
     # shellcheck disable=SC2086 # a list of words
     { apt update && apt install -y --no-install-recommends $missing; } >"$logs/apt.log" 2>&1 </dev/null || {
@@ -59,7 +54,6 @@ need() {
 
 # .venv with exactly tests/requirements.txt. Made again when that file changes.
 need_python() {
-    need 'the black-box tests' "$pkgs_python"
     py=/usr/bin/python3
     [ -x "$py" ] || py=python3
     if cmp -s tests/requirements.txt .venv/requirements.txt; then return 0; fi
@@ -121,7 +115,7 @@ show_failure() {
 }
 
 # The last line of a log that sums it up, if it has one.
-stage_note() { sed -n -e 's/^note: //p' -e '/tests passed.*out of/p' -e '/ in [0-9.]*s/{/passed\|failed/p}' "$1" | tail -n 1; }
+stage_note() { sed -n -e 's/^note: //p' -e 's/^packages: //p' -e '/tests passed.*out of/p' -e '/ in [0-9.]*s/{/passed\|failed/p}' "$1" | tail -n 1; }
 
 # A stage that counts as one test.
 check() {
@@ -271,7 +265,7 @@ cmd_demo() {
 
 cmd_deps() {
     need 'building and testing gyre' "$pkgs_test"
-    if has_e2e; then need_python; fi
+    if has_e2e; then need 'the black-box tests' "$pkgs_python"; fi
 }
 
 cmd_check() {
@@ -284,11 +278,16 @@ cmd_test() {
     started=$(date +%s)
     cmd_deps
     say "packages: all there ($(($(date +%s) - started)) s)"
+    python=0
+    if has_e2e; then
+        check python-packages need_python
+        [ "$stage_rc" != 0 ] || python=1
+    fi
     quick_checks
     build_and_test release
     build_and_test asan
     build_and_test tsan
-    if has_e2e; then suite test-e2e run_e2e; fi
+    if [ "$python" = 1 ]; then suite test-e2e run_e2e; fi
     say "all stages took $(($(date +%s) - started)) s"
     finish
 }
@@ -411,7 +410,10 @@ test-gpu) cmd_test_gpu "$@" ;;
 bench) cmd_bench "$@" ;;
 fuzz) cmd_fuzz "$@" ;;
 install) cmd_install "$@" ;;
-deps) cmd_deps "$@" ;;
+deps)
+    cmd_deps "$@"
+    if has_e2e; then need_python; fi
+    ;;
 help | -h | --help) cmd_help ;;
 *)
     cmd_help >&2

@@ -21,22 +21,33 @@ static double now(void) {
 typedef struct read_task {
     const uint64_t *p;
     int64_t n;
-    int n_stream;             /* pages that are read side by side */
     uint64_t sum[MAX_MEMBER]; /* keeps the loops alive */
 } read_task;
 
-/* Which way of reading fills the memory's queues best depends on the processor: one stream (left to its prefetcher), or
- * eight pages side by side with the next eight prefetched. The better one counts. */
-static void read_member(void *arg, int member, int n_member) {
+enum { PAGE = 4096 / 8, SIDE_BY_SIDE = 8 };
+
+/* One stream, left to the processor's prefetcher. */
+static void read_stream(void *arg, int member, int n_member) {
     read_task *t = arg;
-    const int64_t page = 4096 / 8, group = t->n_stream * page, ahead = t->n_stream > 1 ? group : 0;
+    int64_t lo, hi;
+    uint64_t s[8] = {0};
+    gy_team_share(t->n, PAGE, member, n_member, &lo, &hi);
+    for (int64_t i = lo; i + 8 <= hi; i += 8)
+        for (int e = 0; e < 8; e++) s[e] += t->p[i + e];
+    t->sum[member % MAX_MEMBER] = s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
+}
+
+/* Eight pages side by side, the next eight prefetched: better on some processors. */
+static void read_pages(void *arg, int member, int n_member) {
+    read_task *t = arg;
+    const int64_t group = SIDE_BY_SIDE * PAGE;
     int64_t lo, hi;
     uint64_t s[8] = {0};
     gy_team_share(t->n, group, member, n_member, &lo, &hi);
-    for (int64_t g = lo; g < hi; g += group) {
-        for (int64_t j = 0; j < page; j += 8) {
-            for (int64_t i = g + j; i < g + group; i += page) {
-                if (ahead) _mm_prefetch((const char *)(t->p + i + ahead), _MM_HINT_T0);
+    for (int64_t g = lo; g + group <= hi; g += group) {
+        for (int64_t j = 0; j < PAGE; j += 8) {
+            for (int64_t i = g + j; i < g + group; i += PAGE) {
+                _mm_prefetch((const char *)(t->p + i + group), _MM_HINT_T0);
                 for (int e = 0; e < 8; e++) s[e] += t->p[i + e];
             }
         }
@@ -45,15 +56,13 @@ static void read_member(void *arg, int member, int n_member) {
 }
 
 double gy_ceiling_read(gy_team *team, const void *p, size_t bytes, int rounds) {
-    const size_t piece = (size_t)4 << 20, unit = piece * (size_t)gy_team_size(team), n_piece = bytes / unit;
+    const size_t piece = (size_t)32 << 20, n_piece = bytes / piece;
     double best = 0;
     for (size_t i = 0; i < 2 * (size_t)rounds * n_piece; i++) {
-        read_task t = {.p = (const uint64_t *)p + i % n_piece * (unit / 8),
-                       .n = (int64_t)(unit / 8),
-                       .n_stream = i / n_piece % 2 ? 8 : 1};
+        read_task t = {.p = (const uint64_t *)p + i % n_piece * (piece / 8), .n = (int64_t)(piece / 8)};
         double t0 = now();
-        gy_team_run(team, read_member, &t);
-        double rate = (double)unit / (now() - t0);
+        gy_team_run(team, i / n_piece % 2 ? read_pages : read_stream, &t);
+        double rate = (double)piece / (now() - t0);
         if (rate > best) best = rate;
     }
     return best;

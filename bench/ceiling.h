@@ -9,7 +9,7 @@
 
 #include <stddef.h>
 
-/* Bytes per second, best piece of 4 MiB a member: `rounds` walks over p[0..bytes) in each of two ways of reading, so
+/* Bytes per second, best piece of 32 MiB: `rounds` walks over p[0..bytes) in each of two ways of reading, so
  * that no piece is in a cache when its turn comes again. bytes should be 1 GiB or more. */
 double gy_ceiling_read(gy_team *team, const void *p, size_t bytes, int rounds);
 

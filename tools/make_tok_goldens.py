@@ -395,7 +395,7 @@ def make_split_d():
                                         pre_tokenizers.Split("\n", "merged_with_previous"), pre_tokenizers.Punctuation("removed")]), None, True, 175)
 
 
-# Of the kind that Huginn's training script uses (models.md 3.8): LaTeX first, newline runs, single digits, words with
+# Of the kind that Huginn's training script uses (docs/models/huginn.md): LaTeX first, newline runs, single digits, words with
 # one optional leading character, look-ahead for trailing spaces.
 HUGINN = (r"\\[A-Za-z]+|\\[^A-Za-z\s]|[\r\n]+|(?i:'s|'t|'re|'ve|'m|'ll|'d)(?!\p{L})|[ \t]?[+\-*/=<>^_&|~]+|[ \t]?[(\[{]|\p{N}|[^\r\n\p{L}\p{N}]?\p{L}+| ?[^\s\p{L}\p{N}]|\s+(?!\S)|\s+")
 

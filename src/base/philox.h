@@ -1,6 +1,6 @@
 /* Philox4x32-10 counter-based random numbers (Salmon et al., SC'11, "Parallel random numbers: as easy as 1, 2, 3").
  * gyre draws every random number as a pure function of (seed, choice index, position, purpose), never from a stream
- * that other requests could advance: design.md 4.
+ * that other requests could advance: ARCHITECTURE.md, determinism.
  *   key     = seed (low word, high word)
  *   counter = { position, choice index, purpose, draw index / 4 }
  */

@@ -1,7 +1,7 @@
 /* The compute pool: a team of threads that run one function together (fork-join). Members spin some tens of
  * microseconds for the next task, then sleep on a futex; the caller is member 0. Work is split statically, so which
  * member computes what never decides a result. No nesting. One caller thread at a time.
- * Engine lifetime. Measured alternative: libgomp's region costs 1 us where this costs 0.2 us (deps.md 2).
+ * Engine lifetime. Measured alternative: libgomp's region costs 1 us where this costs 0.2 us.
  */
 #ifndef GY_BASE_TEAM_H
 #define GY_BASE_TEAM_H

@@ -1,4 +1,4 @@
-/* Tokens to text and to JSON. The field names and their order are fixed (design.md 9). */
+/* Tokens to text and to JSON. The field names and their order are fixed (docs/gyre.1). */
 #include "cli/cli_output.h"
 
 #include "base/json.h"

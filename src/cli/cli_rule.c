@@ -1,6 +1,6 @@
-/* Defaults by rule: models.md 3.6 for the zero-shot rules; min_loops 2 for the gate rules, as the published engine has
- * it. A gate rule has no threshold that is right for every model (1.0, what config.json says, never leaves early), so
- * it must be given.
+/* Defaults by rule: huginn.md, leaving early for the zero-shot rules; min_loops 2 for the gate rules, as the published
+ * engine has it. A gate rule has no threshold that is right for every model (1.0, what config.json says, never leaves
+ * early), so it must be given.
  */
 #include "cli/cli_rule.h"
 

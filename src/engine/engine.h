@@ -1,9 +1,10 @@
-/* The engine: runs requests on a model, all of them as rows of common passes (design.md 2). Owns KV, states, sampler.
+/* The engine: runs requests on a model, all of them as rows of common passes (ARCHITECTURE.md, the one idea). Owns KV,
+ * states, sampler.
  *
  * One step = admit waiting requests; let tokens enter (prelude); one pass of the core over up to max_rows rows at
  * whatever depths they are; route each row (stay or exit); coda and sampling of the rows that exited. Prompt tokens and
  * decode tokens are the same kind of row. Outputs of a request do not depend on what else runs, on max_rows or on the
- * number of threads (design.md 4).
+ * number of threads (ARCHITECTURE.md, determinism).
  *
  * Engine lifetime; one thread calls everything, callbacks run on it inside gy_engine_step. A step allocates nothing.
  * A callback may call gy_engine_submit, gy_engine_cancel (its own request too; both take effect at the next step) and

@@ -1,4 +1,4 @@
-/* Exit rules as pure functions (design.md 6; models.md 2.4, 3.6; engine.md 3). One row, one loop at a time.
+/* Exit rules as pure functions (docs/models, leaving early). One row, one loop at a time.
  *
  *   fixed         max_loops loops
  *   gate          S_r = S_(r-1) * (1 - sigmoid(g_r)), f64; leave after loop r when 1 - S_r >= threshold
@@ -13,7 +13,7 @@
  *   trace         the depth is given per output
  *
  * In every rule min_loops and max_loops bound the depth; loops below min_loops still feed the score. In gate and
- * gate_delayed a threshold >= 1 means fixed depth, the gate is not consulted (engine.md 3), and 0 leaves at min_loops.
+ * gate_delayed a threshold >= 1 means fixed depth, the gate is not consulted, and 0 leaves at min_loops.
  */
 #ifndef GY_ENGINE_EXIT_H
 #define GY_ENGINE_EXIT_H

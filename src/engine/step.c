@@ -45,8 +45,8 @@ void gy_engine_drop_flights(gy_engine *e, int32_t slot) {
 }
 
 /* The rule a token obeys: the request's for tokens that are read out after the prompt (and, if it says so, in it), full
- * depth for the others. select reads out at the prompt's last token too (models.md 2.4). A trace says nothing about
- * prompt tokens but that they run at full depth (engine.h). */
+ * depth for the others. select reads out at the prompt's last token too (ouro.md, leaving early). A trace says nothing
+ * about prompt tokens but that they run at full depth (engine.h). */
 static gy_exit_rule rule_for(const gy_engine *e, const gy_req *q, int is_decode, int is_last) {
     const gy_exit_rule *r = &q->r.exit;
     int in_prompt = r->on_prompt && r->kind != GY_EXIT_TRACE;

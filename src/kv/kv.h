@@ -1,4 +1,5 @@
-/* The KV cache: block pools, planes and the slot map (design.md 3). Knows tokens, depths and slots; never a model.
+/* The KV cache: block pools, planes and the slot map (ARCHITECTURE.md, KV is a map). Knows tokens, depths and slots;
+ * never a model.
  *
  *   group  GY_KV_CORE: the core's layers, n_plane planes (one per depth, K for cyclic, 1 for shared);
  *          GY_KV_BOUNDARY: prelude and coda layers, one plane; absent when n_layer is 0.

@@ -1,4 +1,4 @@
-/* A model is data: the description that the loop driver (loop.h) runs, whatever the family (design.md 5).
+/* A model is data: the description that the loop driver (loop.h) runs, whatever the family (ARCHITECTURE.md, parts).
  * Plain open structs, model lifetime, read-only after load.
  *
  *   e = embed(token) * embed_scale                                            prelude: n_layer[PRELUDE] blocks
@@ -32,11 +32,11 @@ typedef struct gy_model_desc {
     gy_residual_kind norms;
     gy_rope_kind rope;
     double rope_theta;
-    int rope_round; /* cos, sin and each product rounded to act (models.md 2.6); 0: f32 inside (3.7) */
+    int rope_round; /* cos, sin and each product rounded to act (ouro.md, rounding); 0: f32 inside (huginn.md) */
     float embed_scale;
     int inject, loop_norm, coda_norm, head_norm;
     int tied, has_gate, qk_bias;
-    float state_std, state_mult; /* initial state with inject: truncated normal (models.md 3.4) */
+    float state_std, state_mult; /* initial state with inject: truncated normal (huginn.md, initial state) */
     int32_t bos, pad;            /* -1: none */
     int32_t n_eos, eos[GY_MAX_EOS];
 } gy_model_desc;

@@ -34,7 +34,7 @@ typedef enum gy_role {
     GY_ROLE_DOWN
 } gy_role;
 
-/* Dimensions by name, so that a table reads like models.md. */
+/* Dimensions by name, so that a table reads like docs/models. */
 typedef enum gy_dim {
     GY_DIM_END, /* no further dimension */
     GY_DIM_1,

@@ -1,5 +1,5 @@
 /* Huginn-0125 (Geiping et al., arXiv 2502.05171; HF class RavenForCausalLM, seal-rg raven_modeling_minimal.py;
- * models.md 3).
+ * docs/models/huginn.md).
  *
  * Prelude, core and coda layers; the state of each token starts from noise (or zero) and is mixed with the fixed
  * prelude output by the adapter at every loop: adapter([state, prelude]), in this order. Norms stand on the sum: x =
@@ -65,7 +65,8 @@ static const gy_cfg_row config_rows[] = {
     {"effective_expected_depth", GY_CFG_IGNORE, 0, 0, 0, 0, NULL},
 };
 
-/* Inside init_values: these two are read by the published forward pass (models.md 3.1, 3.4), the others at training. */
+/* Inside init_values: these two are read by the published forward pass (huginn.md, constants), the others at training.
+ */
 static const gy_cfg_row init_rows[] = {
     {"std", GY_CFG_NUM, 0, IN(std), 0.0, 1e3, NULL},
     {"embed_scale", GY_CFG_NUM, 0, IN(embed_scale), 1e-6, 1e6, NULL},

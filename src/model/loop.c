@@ -1,5 +1,5 @@
 /* The loop driver: see loop.h for what it does and desc.h for the model it runs. The forward pass reads like
- * models.md 2.3, 3.3 and 4.3; where the families differ, the description says so and nothing here asks for a family's
+ * docs/models; where the families differ, the description says so and nothing here asks for a family's
  * name.
  */
 #include "model/loop.h"

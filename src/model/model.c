@@ -291,7 +291,7 @@ static gy_status load_weights(loader *l) {
 }
 
 /* inv_freq[i] = theta^(-2i / head_dim), kept in f32 whatever act is: rounded further it corrupts long contexts
- * (models.md 2.6). */
+ * (ouro.md, rounding). */
 static gy_status make_inv_freq(loader *l) {
     gy_model *m = l->m;
     int32_t half = m->d.head_dim / 2;

@@ -1,4 +1,4 @@
-/* Nanbeige4.2 (HF class NanbeigeForCausalLM; models.md 4).
+/* Nanbeige4.2 (HF class NanbeigeForCausalLM; docs/models/nanbeige.md).
  *
  * A plain pre-norm Llama block run num_loops times; heads are wider than the hidden size (48 x 128 against 3072) and
  * grouped 6 to 1. The final norm stands at the end of each loop, unless skip_loop_final_norm moves it to the very end.

@@ -1,4 +1,5 @@
-/* Ouro (ByteDance; "Scaling Latent Reasoning via Looped Language Models"; HF class OuroForCausalLM; models.md 2).
+/* Ouro (ByteDance; "Scaling Latent Reasoning via Looped Language Models"; HF class OuroForCausalLM;
+ * docs/models/ouro.md).
  *
  * Sandwich norms on the branch: h = h + RMS(branch). The final norm stands at the end of EVERY loop, and its output is
  * at once the next loop's input, the gate's input and the LM head's input. Easy to get wrong: `input_layernorm_2` is

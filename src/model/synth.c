@@ -266,7 +266,7 @@ static void fill_random(const fill_job *j, size_t lo, size_t hi) {
 }
 
 /* freqs_cis[pos][i] = cos, sin of pos * base^(-2i / head_dim). Frequency and angle are rounded to F32 as the published
- * code does (models.md 3.4, 3.7); cos and sin are rounded once. */
+ * code does (huginn.md, initial state and rounding); cos and sin are rounded once. */
 static void fill_rope(const fill_job *j, size_t lo, size_t hi) {
     const size_t half = (size_t)j->shape->head_dim / 2;
     float *dst = j->dst;

@@ -1,4 +1,4 @@
-/* Synthetic checkpoints: random weights in the published layout of each family (models.md 2.1-2.2, 3.1-3.2, 4.1-4.2),
+/* Synthetic checkpoints: random weights in the published layout of each family (docs/models, constants and tensors),
  * for tests and benchmarks that need a model's size and not its skill. They talk nonsense.
  *
  * Every weight is a pure function of (seed, tensor name, element): the same bytes on every machine, with any number of

@@ -6,10 +6,11 @@
  *
  * Names: n_row rows in the batch; act = the backend's activation dtype (F32 or BF16, chosen at creation): every
  * activation and KV element is stored in it. Sums, products and norms are computed in f32 (f64 where said) and rounded
- * to act exactly where a contract says "round": models.md 2.6 and 3.7.
+ * to act exactly where a contract says "round": docs/models, rounding.
  *
- * Determinism (design.md 4): element (row r) of any output depends on row r's inputs only, and each sum's order depends
- * on the shape of one row only: never on n_row, on other rows, on the number of threads, or on where slots lie.
+ * Determinism (ARCHITECTURE.md, determinism): element (row r) of any output depends on row r's inputs only, and each
+ * sum's order depends on the shape of one row only: never on n_row, on other rows, on the number of threads, or on
+ * where slots lie.
  *
  * Errors: operations return nothing. A backend that can fail keeps its first error; gy_ops.sync returns it.
  * Threads: one caller at a time.
@@ -38,9 +39,9 @@ typedef struct gy_weight {
     void *packed; /* a backend's own form, NULL if it reads the rows as they are */
 } gy_weight;
 
-/* The KV memory of one group of layers (core or boundary): design.md 3. A slot is the KV of one token on one plane.
- * Block b holds 16 slots: [n_layer][K|V][16][n_head_kv][head_dim] elements of dtype. Step lifetime: a view, owns
- * nothing. */
+/* The KV memory of one group of layers (core or boundary): ARCHITECTURE.md, KV is a map. A slot is the KV of one token
+ * on one plane. Block b holds 16 slots: [n_layer][K|V][16][n_head_kv][head_dim] elements of dtype. Step lifetime: a
+ * view, owns nothing. */
 enum { GY_BLOCK_SLOTS = 16 };
 typedef struct gy_kv_view {
     void *base;         /* [n_block][n_layer][2][16][n_head_kv][head_dim] */
@@ -75,7 +76,7 @@ typedef struct gy_embed_args {
     void *y; /* [n_row, n_embd] act */
 } gy_embed_args;
 
-/* y = round(round(x / sqrt(mean(x^2) + eps)) * w): two roundings (models.md 2.6). y may be x. */
+/* y = round(round(x / sqrt(mean(x^2) + eps)) * w): two roundings (ouro.md, rounding). y may be x. */
 typedef struct gy_norm_args {
     const void *x; /* [n_row, n] act */
     const void *w; /* [n] act */
@@ -89,7 +90,8 @@ typedef struct gy_linear_args {
     const void *x; /* [n_row, w->k] act */
     const gy_weight *w;
     int32_t n_row;
-    int y_f32; /* 0: y is act; 1: y is f32 holding values that were rounded to act (LM head: models.md 2.6 "logits") */
+    int y_f32; /* 0: y is act; 1: y is f32 holding values that were rounded to act (LM head: ouro.md, rounding "logits")
+                */
     void *y;   /* [n_row, w->n], must not overlap x */
 } gy_linear_args;
 
@@ -111,10 +113,11 @@ typedef enum gy_rope_kind {
 } gy_rope_kind;
 
 /* Adds biases, rotates q and k, writes k and v to the rows' slots. q stays in qkv (rotated, in place); k and v in qkv
- * are unspecified afterwards. q = round(q + q_bias), k = round(k + k_bias)                                       (where
- * a bias is given) round_each: a' = round(round(a cos) - round(b sin)), b' = round(round(b cos) + round(a sin))
- * (models.md 2.6) else:       a' = round(a cos - b sin), b' = round(b cos + a sin), f32 inside (models.md 3.7) With act
- * F32 both are plain f32 arithmetic. */
+ * are unspecified afterwards.
+ *  - bias (where one is given): q = round(q + q_bias), k = round(k + k_bias)
+ *  - round_each: a' = round(round(a cos) - round(b sin)), b' = round(round(b cos) + round(a sin))  (ouro.md, rounding)
+ *  - else: a' = round(a cos - b sin), b' = round(b cos + a sin), f32 inside  (huginn.md, rounding)
+ * With act F32 both are plain f32 arithmetic. */
 typedef struct gy_rope_kv_args {
     void *qkv;                   /* [n_row, (n_head + 2 n_head_kv) * head_dim] act: q heads, then k, then v */
     const void *q_bias, *k_bias; /* [n_head * head_dim], [n_head_kv * head_dim] act, or both NULL */
@@ -129,7 +132,7 @@ typedef struct gy_rope_kv_args {
 
 /* Causal attention over the slot map. Query head h reads kv head h / (n_head / n_head_kv).
  *   s_j = (q . k_j) * scale for j = 0..pos[r];  y = round( sum_j softmax(s)_j v_j ), all in f32
- * (the flash form: scores and weights are not rounded, the result is; models.md 2.6). */
+ * (the flash form: scores and weights are not rounded, the result is; ouro.md, rounding). */
 typedef struct gy_attn_args {
     const void *q;    /* [n_row, q_stride] act: the first n_head * head_dim of each row */
     int32_t q_stride; /* elements from row to row */
@@ -188,17 +191,17 @@ typedef struct gy_gate_args {
     float *y; /* [n_row] */
 } gy_gate_args;
 
-/* y[r] = ||x[r] - x_prev[r]|| / max(||x[r]||, 1e-9), sums in f64 (models.md 3.6, latent-diff per token). */
+/* y[r] = ||x[r] - x_prev[r]|| / max(||x[r]||, 1e-9), sums in f64 (huginn.md, leaving early, latent-diff per token). */
 typedef struct gy_latent_diff_args {
     const void *x, *x_prev; /* [n_row, n] act */
     int32_t n_row, n;
     double *y; /* [n_row] */
 } gy_latent_diff_args;
 
-/* Huginn's initial state (models.md 3.4): truncated normal, mean 0, std, cut at +-3 std, times mult, as a pure function
- * of (seed[r], pos[r], element): u = (m + 0.5) * 2^-53 with m the 53-bit Philox draw of purpose GY_RAND_LATENT (two
- * elements per block: words 0,1 and 2,3), x = Phi^-1(Phi(-3) + u (Phi(3) - Phi(-3))), y = round(f32(x * std) * mult).
- * zero[r] != 0: the row is all zeros. */
+/* Huginn's initial state (huginn.md, initial state): truncated normal, mean 0, std, cut at +-3 std, times mult, as a
+ * pure function of (seed[r], pos[r], element): u = (m + 0.5) * 2^-53 with m the 53-bit Philox draw of purpose
+ * GY_RAND_LATENT (two elements per block: words 0,1 and 2,3), x = Phi^-1(Phi(-3) + u (Phi(3) - Phi(-3))), y =
+ * round(f32(x * std) * mult). zero[r] != 0: the row is all zeros. */
 typedef struct gy_latent_init_args {
     const uint64_t *seed; /* [n_row] host */
     const int32_t *pos;   /* [n_row] host */

@@ -1,4 +1,4 @@
-/* Running patterns: PCRE2 with JIT where the system allows it, its interpreter otherwise (deps.md 1.3). The text is
+/* Running patterns: PCRE2 with JIT where the system allows it, its interpreter otherwise. The text is
  * validated once, in gy_tok_encode, so every call passes PCRE2_NO_UTF_CHECK: checking it again for each match would be
  * quadratic. Rewriting from Oniguruma's syntax is regex_translate.c.
  */

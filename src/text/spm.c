@@ -1,7 +1,7 @@
 /* The SentencePiece kind (tok_int.h): encode = normalise, segment, spans to ids; decode = pieces to text.
  *
  * Each segment between added tokens is encoded as a text of its own, dummy prefix included: what Hugging Face's slow
- * LlamaTokenizer does by default ("legacy"), whose definition is the SentencePiece library (models.md 4.4).
+ * LlamaTokenizer does by default ("legacy"), whose definition is the SentencePiece library (nanbeige.md, tokenizer).
  * Control pieces (<s>, </s>, ...) are registered as special added tokens, so that GY_TOK_PARSE_SPECIAL finds them in
  * chat templates; without it their spellings are plain text, as in the library.
  *

@@ -2,8 +2,8 @@
  *   tokenizer.model            SentencePiece (BPE and unigram)      -> src/text/spm.c
  *   tokenizer.json             Hugging Face tokenizers' format      -> src/text/hf.c (+ normalize, pretok, bpe, decode)
  *   vocab.json + merges.txt    GPT-2's byte-level BPE               -> src/text/hf.c
- * gy_tok_open takes the first of them that the folder holds, in this order (models.md 4.4: where both exist, the
- * SentencePiece file is the definition), and reads tokenizer_config.json / special_tokens_map.json for bos, eos and
+ * gy_tok_open takes the first of them that the folder holds, in this order (nanbeige.md, tokenizer: where both exist,
+ * the SentencePiece file is the definition), and reads tokenizer_config.json / special_tokens_map.json for bos, eos and
  * added tokens. A component that is not honoured is refused by name.
  *
  * Immutable after open, model lifetime. gy_tok_encode keeps its scratch in a caller-owned gy_tok_ctx: one per thread.

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GYRE = os.environ.get("GYRE", str(ROOT / "build/release/gyre"))
 MB = 10**6
 BOUND = 300 * MB
-# 24 layers of 51,380,224 matrix elements and an LM head of 49152 x 2048 (models.md 2.1), in BF16: what one token reads.
+# 24 layers of 51,380,224 matrix elements and an LM head of 49152 x 2048 (ouro.md, constants), in BF16: what one token reads.
 TOUCHED = (24 * 51_380_224 + 49152 * 2048) * 2
 
 

@@ -1,6 +1,6 @@
-/* Equalities, bit for bit (design.md 4): tokens, loops and logprobs of a set of requests may not depend on the number
- * of threads, on max_rows, on what else runs, or on the run. F32 and BF16, all families, all KV layouts, each CPU
- * variant for itself (AVX2 and AVX-512 sum in different orders and need not agree with each other).
+/* Equalities, bit for bit (ARCHITECTURE.md, determinism): tokens, loops and logprobs of a set of requests may not
+ * depend on the number of threads, on max_rows, on what else runs, or on the run. F32 and BF16, all families, all KV
+ * layouts, each CPU variant for itself (AVX2 and AVX-512 sum in different orders and need not agree with each other).
  */
 #include <setjmp.h>
 #include <stdarg.h>

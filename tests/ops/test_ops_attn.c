@@ -1,5 +1,6 @@
 /* Attention, and rope with its KV write: every variant against f64 or ref, over head sizes, groups, contexts across
- * tile and block edges and scattered slots; the equalities of design.md 4; rows that do not leak into each other.
+ * tile and block edges and scattered slots; the equalities of ARCHITECTURE.md, determinism; rows that do not leak into
+ * each other.
  */
 #include "ops_fixture.h"
 

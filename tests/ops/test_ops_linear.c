@@ -1,5 +1,5 @@
 /* linear: every variant against the exact sum (f64) and against ref, over shapes that leave every kind of tail; the
- * equalities of design.md 4; rows that do not leak into each other; borders.
+ * equalities of ARCHITECTURE.md, determinism; rows that do not leak into each other; borders.
  */
 #include "ops_fixture.h"
 

@@ -284,7 +284,7 @@ static void rotation(const fwd *w, int32_t pos, int32_t i, double *c, double *s)
         return;
     }
     double angle = (double)pos * pow(sp->theta, -2.0 * i / sp->head_dim);
-    int rounded = !is(w->t, "huginn"); /* models.md 2.6, against 3.7 */
+    int rounded = !is(w->t, "huginn"); /* docs/models, rounding */
     *c = rounded ? rnd(w, cos(angle)) : cos(angle);
     *s = rounded ? rnd(w, sin(angle)) : sin(angle);
 }
@@ -374,7 +374,7 @@ static void mlp(const fwd *w, const char *p, const double *a, double *y) {
     matmul(w, weight(w, p, is(w->t, "huginn") ? "mlp.proj.weight" : "mlp.down_proj.weight"), g, n, ff, y);
 }
 
-/* models.md 2.3 e and g, 3.3, 4.3 */
+/* docs/models, forward pass: the residuals */
 static void join(const fwd *w, const double *branch, const double *norm, double *x) {
     int32_t n = w->t->s.n_embd;
     double y[WIDE];

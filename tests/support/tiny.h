@@ -1,5 +1,5 @@
 /* Tiny models with odd switches, and a second opinion on them: a checkpoint with made-up weights in a temporary folder,
- * and its forward pass in float64, token by token, written from models.md 2-4 and kv.h alone. It shares no code with
+ * and its forward pass in float64, token by token, written from docs/models and kv.h alone. It shares no code with
  * src/model: it finds weights by their names in the file and asks for the family by name. Failures print and exit.
  */
 #ifndef GY_TESTS_TINY_H
@@ -54,7 +54,7 @@ typedef struct tiny_run {
     int32_t depth; /* deepest loop that any token may run */
     gy_kv_layout layout;
     int32_t cyclic_k;
-    gy_dtype act;       /* BF16: values are rounded where models.md 2.6 and 3.7 say */
+    gy_dtype act;       /* BF16: values are rounded where docs/models, rounding say */
     int other_rope;     /* the rotation's rounding of the other families: what a wrong run would look like */
     const double *init; /* [n_tok, n_embd] huginn's s_0; NULL: zero */
     /* After each loop: does this token leave? May set read: the loop that is read out, 0 = the last. */

@@ -1,4 +1,4 @@
-/* Exit options to rules (defaults of models.md 3.6 and engine.md 3) and files of recorded loops. */
+/* Exit options to rules (defaults of docs/models, leaving early) and files of recorded loops. */
 #include "cli/cli_rule.h"
 
 #include <math.h>

@@ -111,7 +111,7 @@ static void bad_options_are_refused(void **state) {
     gold_close(&env);
 }
 
-/* Ouro-1.4B: 196,608 bytes a token and depth (models.md 1.2), so 786,432 at full depth. */
+/* Ouro-1.4B: 196,608 bytes a token and depth (ouro.md, constants), so 786,432 at full depth. */
 static void plan_has_the_published_sizes(void **state) {
     (void)state;
     gy_model_desc d = {

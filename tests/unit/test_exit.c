@@ -47,7 +47,7 @@ static int chosen(double threshold, int min_loops, int max_loops, const float *g
 
 /* ---- gate rules ---- */
 
-/* engine.md 3: p = .3, .3, threshold .5 -> CDF .3, .51: ouro leaves at 2, delayed at 3. */
+/* By hand: p = .3, .3, threshold .5 -> CDF .3, .51: ouro leaves at 2, delayed at 3. */
 static void worked_example(void **state) {
     (void)state;
     float g[4] = {logit(.3), logit(.3), logit(.3), logit(.3)};
@@ -121,7 +121,7 @@ static void score_equal_to_threshold_leaves(void **state) {
 }
 
 /* BF16 gates around q = 0.2. logit(.2) = -1.38629...; its BF16 neighbours are -1.390625 (sigmoid .19931) and
- * -1.3828125 (.20056). q itself stays a double: in BF16 it would act as 0.2002 (models.md 2.4). */
+ * -1.3828125 (.20056). q itself stays a double: in BF16 it would act as 0.2002 (ouro.md, leaving early). */
 static void bf16_gates_around_a_threshold(void **state) {
     (void)state;
     const float below = gy_bf16_round(-1.390625f), above = gy_bf16_round(-1.3828125f);

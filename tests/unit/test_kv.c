@@ -60,7 +60,7 @@ static int32_t claim(gy_kv *kv, int32_t seq, int32_t depth, int32_t pos) {
 
 /* ---- sizes ---- */
 
-/* Figures of models.md 1.2, engine.md 4.1 and 4.7, design.md 3 and 8. */
+/* Figures of docs/models and docs/ARCHITECTURE.md. */
 static void sizes_match_published_figures(void **state) {
     (void)state;
     gy_kv_config ouro = {.n_loop = 4, .n_head_kv = 16, .head_dim = 128, .dtype = GY_BF16, .n_layer = {24, 0}};
@@ -351,7 +351,8 @@ static void held_blocks_outlive_their_sequence(void **state) {
 
 enum { SEQS = 4, LEN = 70, LOOPS = 7, BLOCKS = 200 };
 
-/* Written from design.md 3's table, without planes modulo anything: what each token ran, and the slots it was given. */
+/* Written from the table of layouts in ARCHITECTURE.md, without planes modulo anything: what each token ran, and the
+ * slots it was given. */
 typedef struct token {
     int ran;             /* deepest depth claimed, -1 = none */
     int left;            /* depth it left after, -1 = still in the core */

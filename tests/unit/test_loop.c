@@ -363,7 +363,7 @@ static double left_by(const tiny_run *r, int32_t pos, int32_t loops) {
     return 1.0 - stays;
 }
 
-/* models.md 2.4 and 3.6 once more, from the whole history of a token. */
+/* docs/models, leaving early once more, from the whole history of a token. */
 static int leaves(tiny_run *r, int32_t pos, int32_t loops) {
     const job *j = r->arg;
     const gy_exit_rule *x = &j->q.exit;

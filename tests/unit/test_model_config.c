@@ -71,7 +71,7 @@ static void families(void **state) {
     assert_true(d.n_loop == 2 && d.n_head == 12 && d.n_head_kv == 2 && d.loop_norm && !d.head_norm && !d.has_gate);
 }
 
-/* models.md 4.1: which loops run, and where the final norm stands. */
+/* nanbeige.md, constants: which loops run, and where the final norm stands. */
 static void nanbeige_loops(void **state) {
     (void)state;
     gy_err err;

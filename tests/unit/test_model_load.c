@@ -71,7 +71,7 @@ static void parsed(const char *fields, gy_model_desc *d) {
     if (parse(fields, &err, d) != GY_OK) fail_msg("%s", err.msg);
 }
 
-/* models.md 2.1, 4.1: what the published code assumes when a key is absent. */
+/* docs/models, constants: what the published code assumes when a key is absent. */
 static void defaults(void **state) {
     (void)state;
     gy_model_desc d;

@@ -57,8 +57,8 @@ static gy_st *synth_open(const char *shape, uint64_t seed, const char *name) {
 
 /* ---- layout ----------------------------------------------------------------------------------------------------- */
 
-/* Tensor counts and bytes of the published checkpoints (models.md 1.1, 1.2). Huginn: F32, with the duplicate head and
- * the rotation table of 4096 positions. */
+/* Tensor counts and bytes of the published checkpoints (docs/models, constants). Huginn: F32, with the duplicate head
+ * and the rotation table of 4096 positions. */
 static void test_published_sizes(void **state) {
     (void)state;
     static const struct {

@@ -92,7 +92,7 @@ static inline void gy_host_rope_row(const gy_rope_table_args *a, int64_t r) {
     }
 }
 
-/* One draw of Huginn's initial state (ops.h, gy_latent_init_args; models.md 3.4). */
+/* One draw of Huginn's initial state (ops.h, gy_latent_init_args; huginn.md, initial state). */
 static inline float gy_host_latent(uint32_t hi, uint32_t lo, float std, float mult) {
     const double tail = 0.0013498980316300933; /* Phi(-3) */
     double u = gy_rand_unit_f64(hi, lo) + 0x1p-54;

@@ -72,12 +72,17 @@ gy_status gy_family_read_ids(const gy_jv *cfg, gy_model_desc *d, gy_err *err) {
     return GY_OK;
 }
 
-static gy_status read_positive(const gy_jv *v, const char *key, double *out, gy_err *err) {
+/* Ranges as in huginn.c: an eps below them would be 0 as a float, and a row of zeros then divides by 0. */
+static const double eps_range[2] = {1e-12, 1.0}, theta_range[2] = {1.0, 1e12};
+
+static gy_status read_within(const gy_jv *v, const char *key, const double range[2], double *out, gy_err *err) {
     gy_jtype t = gy_jv_type(v);
     if (t == GY_J_NONE || t == GY_J_NULL) return GY_OK;
-    double x = gy_jv_num(v, -1.0);
-    if ((t != GY_J_INT && t != GY_J_REAL) || !(x > 0.0 && x < 1e30))
-        return gy_err_set(err, GY_E_FORMAT, "field \"%s\": expected a positive number", key);
+    double x = gy_jv_num(v, 0.0);
+    if (t != GY_J_INT && t != GY_J_REAL)
+        return gy_err_set(err, GY_E_FORMAT, "field \"%s\": found %s, expected a number", key, gy_jtype_name(t));
+    if (!(x >= range[0] && x <= range[1]))
+        return gy_err_set(err, GY_E_FORMAT, "field \"%s\": found %g, expected %g to %g", key, x, range[0], range[1]);
     *out = x;
     return GY_OK;
 }
@@ -86,8 +91,8 @@ static gy_status read_positive(const gy_jv *v, const char *key, double *out, gy_
 static gy_status read_rope(const gy_jv *cfg, double *theta, gy_err *err) {
     const gy_jv *rp = gy_jv_get(cfg, "rope_parameters");
     GY_TRY(gy_cfg_need_type(cfg, "rope_parameters", GY_J_OBJECT, err));
-    GY_TRY(read_positive(gy_jv_get(cfg, "rope_theta"), "rope_theta", theta, err));
-    GY_TRY(read_positive(gy_jv_get(rp, "rope_theta"), "rope_parameters.rope_theta", theta, err));
+    GY_TRY(read_within(gy_jv_get(cfg, "rope_theta"), "rope_theta", theta_range, theta, err));
+    GY_TRY(read_within(gy_jv_get(rp, "rope_theta"), "rope_parameters.rope_theta", theta_range, theta, err));
     const gy_jv *type = gy_jv_get(rp, "rope_type");
     if (type && !gy_jv_is_str(type, "default"))
         return gy_err_set(err, GY_E_UNSUPPORTED,
@@ -129,7 +134,7 @@ gy_status gy_family_read_llama(const gy_jv *cfg, double eps_default, double thet
                                gy_err *err) {
     double eps = eps_default;
     d->rope_theta = theta_default;
-    GY_TRY(read_positive(gy_jv_get(cfg, "rms_norm_eps"), "rms_norm_eps", &eps, err));
+    GY_TRY(read_within(gy_jv_get(cfg, "rms_norm_eps"), "rms_norm_eps", eps_range, &eps, err));
     d->eps = (float)eps;
     GY_TRY(read_rope(cfg, &d->rope_theta, err));
     GY_TRY(check_layer_types(cfg, err));

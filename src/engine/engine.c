@@ -93,6 +93,7 @@ static void lay_out(gy_engine *e, gy_carve *c) {
     e->row_slot = gy_carve_take(c, rows, sizeof(int32_t));
     e->row_id = gy_carve_take(c, rows, sizeof(int32_t));
     e->row_logit = gy_carve_take(c, rows, sizeof(int32_t));
+    e->by_logits = gy_carve_take(c, rows, sizeof(int32_t));
     e->row_off = gy_carve_take(c, rows, sizeof(int64_t));
     e->row_seed = gy_carve_take(c, rows, sizeof(uint64_t));
     e->row_zero = gy_carve_take(c, rows, sizeof(uint8_t));

@@ -87,6 +87,7 @@ struct gy_engine {
 
     /* One batch, [max_rows]; step lifetime. */
     int32_t *row_flight, *row_state, *row_pos, *row_slot, *row_id, *row_logit;
+    int32_t *by_logits; /* flights of the pass whose rule looks at logits */
     int64_t *row_off;
     uint64_t *row_seed;
     uint8_t *row_zero;

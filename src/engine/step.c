@@ -283,8 +283,8 @@ static void route_row(gy_engine *e, int32_t f, float gate, double latent) {
 }
 
 /* Rows whose rule looks at the next-token distribution: the coda runs after each loop, and when the row leaves, its
- * logits are there already. Coda layers rewrite the row's boundary slot each time; the last one stays. Rows wait in
- * `fifo` order at the front part of row_flight, in sub-batches of max_logit. */
+ * logits are there already. Coda layers rewrite the row's boundary slot each time; the last one stays. n is at most
+ * max_logit. */
 static void route_by_logits(gy_engine *e, const int32_t *flights, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         coda_row(e, flights[i], i);
@@ -304,17 +304,17 @@ static void route_by_logits(gy_engine *e, const int32_t *flights, int32_t n) {
 }
 
 static void route(gy_engine *e, int32_t n_row) {
-    int32_t n = 0, *by_logits = e->row_id; /* the entry ids are not needed any more */
+    int32_t n = 0;
     for (int32_t i = 0; i < n_row; i++) {
         int32_t f = e->row_flight[i];
         if (gy_exit_needs_logits(&e->flight[f].rule))
-            by_logits[n++] = f;
+            e->by_logits[n++] = f;
         else
             route_row(e, f, e->row_gate[i], e->row_latent[i]);
     }
     for (int32_t i = 0; i < n; i += e->max_logit) {
         int32_t len = n - i < e->max_logit ? n - i : e->max_logit;
-        route_by_logits(e, by_logits + i, len);
+        route_by_logits(e, e->by_logits + i, len);
     }
 }
 

@@ -14,7 +14,11 @@
  * Under shared and cyclic a later loop overwrites what an earlier one wrote, so prompts run position by position
  * (gy_kv_position_serial) or chunked would not equal whole.
  *
- * Blocks are reference counted. At every step: free + owned = total per group (issue: later also cached, in flight).
+ * Blocks are reference counted: sequences, the prefix cache (prefix.h), outside holders. At every step, per group:
+ * free + in use = total, where a block is in use iff somebody holds a reference. Blocks that only the prefix cache holds
+ * are reclaimed by a claim that finds no free one.
+ * Parking: a sequence may leave the pool and stay open; its bytes are then in blocks of a second, host-side pool of the
+ * caller (park blocks), its map says where. Nothing here touches the bytes: the caller copies, told what by a callback.
  * Engine lifetime; one thread (the engine's).
  */
 #ifndef GY_KV_KV_H
@@ -39,6 +43,7 @@ typedef struct gy_kv_config {
     int32_t n_head_kv, head_dim;
     gy_dtype dtype;
     int32_t n_block[GY_KV_GROUPS]; /* pool sizes */
+    int32_t n_park[GY_KV_GROUPS];  /* sizes of the park pools, 0 = parking is impossible */
     int32_t max_seqs;              /* sequences open at once */
     int32_t max_len;               /* longest sequence */
 } gy_kv_config;
@@ -69,13 +74,42 @@ void gy_kv_seq_close(gy_kv *kv, int32_t seq); /* drops its references; blocks at
 gy_status gy_kv_claim(gy_kv *kv, gy_kv_group g, int32_t seq, int32_t depth, int32_t pos, int32_t *slot_out);
 /* Token pos has left the core after `depth`: fills the map for deeper depths. */
 void gy_kv_exit(gy_kv *kv, int32_t seq, int32_t pos, int32_t depth);
+/* Would this claim take a block that the sequence does not hold yet? O(1). */
+int gy_kv_claim_takes(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t depth, int32_t pos);
+
+/* Rewinds to n_tok tokens, as if later ones had never been claimed: their slots are dropped, blocks that become empty go
+ * back, their map entries are unset. The blocks that stay partly filled must not be shared (GY_CHECK). O(what is
+ * dropped * n_loop), plus a walk back to the newest remaining token of each plane. */
+void gy_kv_truncate(gy_kv *kv, int32_t seq, int32_t n_tok);
+
+/* Gives dst, open and empty, the first n_tok tokens of src: whole block rows, n_tok a multiple of 16, all of whose tokens
+ * own slots on the same planes 0..n_own-1 (full-depth prompt tokens: slot j of every such plane is token j) and have
+ * left the core. Blocks are shared, references + 1; dst's map is filled, deeper depths included. */
+void gy_kv_share(gy_kv *kv, int32_t src, int32_t dst, int32_t n_tok);
+
+/* Parking. copy is called once for each block the sequence holds, in any order: park: pool block -> park block, restore:
+ * park block -> pool block. Shared blocks are copied too; after restore they are private. GY_AGAIN (no room in the other
+ * pool) leaves everything as it was. A parked sequence can only be restored, closed, or asked for its blocks. */
+typedef void (*gy_kv_copy_fn)(void *arg, gy_kv_group g, int32_t block, int32_t park_block);
+gy_status gy_kv_park(gy_kv *kv, int32_t seq, gy_kv_copy_fn copy, void *arg);
+gy_status gy_kv_restore(gy_kv *kv, int32_t seq, gy_kv_copy_fn copy, void *arg);
+int gy_kv_is_parked(const gy_kv *kv, int32_t seq);
+int32_t gy_kv_n_park_free(const gy_kv *kv, gy_kv_group g); /* O(1) */
+
+/* Blocks the sequence holds (of the pool, or parked), shared ones included. O(1). */
+int32_t gy_kv_seq_blocks(const gy_kv *kv, gy_kv_group g, int32_t seq);
 
 /* The map, host memory: entry of (seq, depth, pos) is map[gy_kv_map_off(..) + pos]; -1 = not set. Boundary: depth 0. */
 const int32_t *gy_kv_map(const gy_kv *kv, gy_kv_group g);
 int64_t gy_kv_map_off(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t depth);
 void *gy_kv_arena(const gy_kv *kv, gy_kv_group g);
 
-int32_t gy_kv_n_free(const gy_kv *kv, gy_kv_group g); /* O(1) */
+int32_t gy_kv_n_free(const gy_kv *kv, gy_kv_group g);   /* held by nobody. O(1) */
+int32_t gy_kv_n_cached(const gy_kv *kv, gy_kv_group g); /* held by the prefix cache alone: can be reclaimed. O(1) */
+/* What claims can take: free + cached alone. O(1) */
+static inline int32_t gy_kv_n_avail(const gy_kv *kv, gy_kv_group g) {
+    return gy_kv_n_free(kv, g) + gy_kv_n_cached(kv, g);
+}
 /* A reference held by neither a sequence nor the free list (a cache, a transfer): the block, which must be in use,
  * outlives its sequence until unref. The holder gives back exactly what it took. */
 void gy_kv_block_ref(gy_kv *kv, gy_kv_group g, int32_t block);

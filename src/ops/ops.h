@@ -223,6 +223,11 @@ typedef struct gy_ops {
     void (*download)(gy_backend *be, void *host_dst, const void *src, size_t bytes); /* waits for what was queued */
     gy_status (*sync)(gy_backend *be, gy_err *err); /* waits; returns and clears the first error since the last sync */
     void (*destroy)(gy_backend *be);
+    size_t (*mem_available)(gy_backend *be); /* bytes that alloc could still give; 0 = unknown. Not for a step */
+    /* Host work on the backend's threads: fn(arg, item, member) for item 0..n-1, each once, on member 0..n_member()-1;
+     * returns when all are done. Which member takes which item is not said: results may not depend on it. */
+    int (*n_member)(gy_backend *be);
+    void (*parallel)(gy_backend *be, int32_t n, void (*fn)(void *arg, int32_t item, int member), void *arg);
 
     void (*embed)(gy_backend *be, const gy_embed_args *a);
     void (*norm)(gy_backend *be, const gy_norm_args *a);

@@ -1,6 +1,8 @@
-/* Logits to token. One row at a time, pure: the draw is a function of (logits, parameters, seed, choice, position).
+/* Logits to token. One row at a time, pure: the draw is a function of (logits, parameters, counts, seed, choice,
+ * position).
  *
- * Order (vLLM's and HF's): f32 logits -> temperature -> top-k -> top-p -> min-p -> softmax -> one draw.
+ * Order (vLLM's): f32 logits -> banned ids to -inf -> logit_bias added -> repetition, frequency, presence penalty ->
+ * temperature -> top-k -> top-p -> min-p -> softmax -> one draw.
  *   top-k: keep values >= the k-th largest (ties survive).
  *   top-p: sort descending (ties by lower id first), keep the smallest prefix whose probability reaches p; the token
  * that crosses p stays. min-p: keep probabilities >= min_p * the largest one. draw:  u from Philox (seed, choice,
@@ -13,9 +15,16 @@
 
 #include "base/status.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum { GY_MAX_LOGPROBS = 20 };
+
+enum { GY_MAX_LOGIT_BIAS = 1024 };
+typedef struct gy_logit_bias {
+    int32_t id;
+    float bias;
+} gy_logit_bias;
 
 typedef struct gy_sample_params {
     float temperature; /* >= 0, finite */
@@ -25,6 +34,12 @@ typedef struct gy_sample_params {
     uint64_t seed;
     uint32_t choice;    /* index among n choices of one request */
     int32_t n_logprobs; /* -1: none; 0: the sampled token's only; up to GY_MAX_LOGPROBS alternatives */
+    /* Of tokens in prompt or output: l > 0 ? l / r : l * r (CTRL, arXiv 1909.05858, 4.1). (0, 100]; 1: off */
+    float repetition_penalty;
+    /* Of tokens in the output: l -= frequency * count, l -= presence. [-2, 2]; 0: off (OpenAI's API reference) */
+    float frequency_penalty, presence_penalty;
+    const gy_logit_bias *bias; /* [n_bias] distinct ids, each -100..100; -100 and 100 do not mean never and always */
+    int32_t n_bias;            /* borrowed as long as the params are used */
 } gy_sample_params;
 
 void gy_sample_params_default(gy_sample_params *p);                       /* greedy, everything off, no logprobs */
@@ -38,14 +53,38 @@ typedef struct gy_sampled {
     float top_logprob[GY_MAX_LOGPROBS];
 } gy_sampled;
 
-/* Scratch for one thread: sized for n_vocab, no allocation afterwards. */
+/* Checks what needs the vocabulary: ids of the bias in range and distinct. */
+gy_status gy_sample_params_check_vocab(const gy_sample_params *p, int32_t n_vocab, gy_err *err);
+int gy_sample_needs_counts(const gy_sample_params *p); /* a penalty is on */
+
+/* Which tokens a sequence holds, for the penalties. Lives in caller's memory of gy_counts_bytes (request lifetime): room
+ * for n_prompt + max_tokens different ids. add is O(1); a row costs O(different ids). */
+typedef struct gy_counts gy_counts;
+size_t gy_counts_bytes(int32_t n_prompt, int32_t max_tokens); /* 0: overflow */
+gy_counts *gy_counts_init(void *mem, const int32_t *prompt, int32_t n_prompt, int32_t max_tokens);
+void gy_counts_add(gy_counts *c, int32_t id); /* one more output */
+
+/* Scratch for n_member threads: sized for n_vocab, no allocation afterwards. Members may work at the same time. */
 typedef struct gy_sampler gy_sampler;
-gy_status gy_sampler_create(int32_t n_vocab, gy_sampler **out);
+gy_status gy_sampler_create(int32_t n_vocab, int n_member, gy_sampler **out);
 void gy_sampler_destroy(gy_sampler *s); /* accepts NULL */
 
-/* logits [n_vocab] f32, not changed. position: absolute position of the token being drawn. NaN anywhere, +inf, or all
- * -inf: GY_E_NUMERIC, which ends that request only. (-inf for single tokens is a mask and fine.) */
-gy_status gy_sample_row(gy_sampler *s, const float *logits, const gy_sample_params *p, int32_t position, gy_err *err,
-                        gy_sampled *out);
+typedef struct gy_sample_in {
+    const float *logits; /* [n_vocab] f32, not changed */
+    const gy_sample_params *p;
+    const gy_counts *counts; /* NULL allowed when no penalty is on */
+    const int32_t *ban;      /* [n_ban] ids that may not be drawn (min_tokens: what would end the text) */
+    int32_t n_ban;
+    int32_t position; /* absolute position of the token being drawn */
+} gy_sample_in;
+
+/* NaN anywhere, +inf, or all -inf (bans and bias included): GY_E_NUMERIC, which ends that request only. (-inf for single
+ * tokens is a mask and fine.) */
+gy_status gy_sample_row(gy_sampler *s, int member, const gy_sample_in *in, gy_err *err, gy_sampled *out);
+
+/* What the logits say of a token that is known already (prompt logprobs): out->id = id, its logprob, n_top alternatives.
+ * Errors as gy_sample_row. */
+gy_status gy_logprob_row(const float *logits, int32_t n_vocab, int32_t id, int32_t n_top, int32_t position, gy_err *err,
+                         gy_sampled *out);
 
 #endif

@@ -17,11 +17,12 @@ kv        base/ tensor/
 model     base/ tensor/ ops/ops.h kv/
 text      base/
 sample    base/ tensor/
-sched     base/ kv/kv.h
+sched     base/ kv/kv.h kv/prefix.h
 engine    base/ tensor/ ops/ops.h kv/ model/ text/ sample/ sched/
+api       base/ tensor/ ops/ops.h kv/ model/ text/ sample/ sched/ engine/ gyre.h
 pd        base/ tensor/ engine/engine.h
 server    base/ text/ gyre.h
-cli       base/ tensor/ ops/ops.h kv/ model/ text/ sample/ sched/ engine/ pd/ server/ gyre.h
+cli       base/ tensor/ ops/ops.h kv/ model/ text/ sample/ sched/ engine/ api/ pd/ server/ gyre.h
 cli/main  base/ cli/
 '
 

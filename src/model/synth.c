@@ -46,12 +46,18 @@ static const synth_shape shape_table[] = {
     {"tiny-ouro", OURO, 320, 64, 176, 3, 4, 4, 16, 4, 512, 0, {0, -1}, -1, 0},
     {"tiny-huginn", HUGINN, 320, 60, 112, 4, 5, 5, 12, 8, 256, 1, {2, -1}, 3, 64},
     {"tiny-nanbeige", NANBEIGE, 384, 96, 160, 3, 12, 2, 16, 2, 512, 1, {2, -1}, 0, 0},
+    /* The published widths divided by 4, 13.75 and 8, with fewer layers and the published depths: small enough for a
+     * test machine, large enough that the products and not the bookkeeping take the time. */
+    {"mini-ouro", OURO, 4096, 512, 1408, 8, 4, 4, 128, 4, 8192, 0, {0, -1}, -1, 0},
+    {"mini-huginn", HUGINN, 4096, 384, 1312, 4, 4, 4, 96, 32, 4096, 1, {2, -1}, 3, 4096},
+    {"mini-nanbeige", NANBEIGE, 8192, 384, 1344, 8, 6, 1, 128, 2, 8192, 1, {2, -1}, 0, 0},
 };
 enum { N_SHAPE = sizeof shape_table / sizeof *shape_table, HUGINN_PRELUDE = 2, HUGINN_CODA = 2 };
 
 const char *const *gy_synth_shapes(void) {
-    static const char *const names[N_SHAPE + 1] = {"ouro-1.4b", "ouro-2.6b",   "nanbeige-3b",   "huginn",
-                                                   "tiny-ouro", "tiny-huginn", "tiny-nanbeige", NULL};
+    static const char *const names[N_SHAPE + 1] = {
+        "ouro-1.4b",     "ouro-2.6b", "nanbeige-3b", "huginn",        "tiny-ouro", "tiny-huginn",
+        "tiny-nanbeige", "mini-ouro", "mini-huginn", "mini-nanbeige", NULL};
     return names;
 }
 

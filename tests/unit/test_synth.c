@@ -72,7 +72,11 @@ static void test_published_sizes(void **state) {
                 {"huginn", 65536, 77, 4 * (3564976800ull + 65536ull * 5280 + 4096ull * 96)},
                 {"tiny-ouro", 320, 38, 384770},
                 {"tiny-huginn", 320, 77, 1312368},
-                {"tiny-nanbeige", 384, 30, 683328}};
+                {"tiny-nanbeige", 384, 30, 683328},
+                /* as the published formulas have it (docs/models, tensors), at the widths in synth.c */
+                {"mini-ouro", 4096, 93, 59803650},
+                {"mini-huginn", 4096, 77, 82650624},
+                {"mini-nanbeige", 8192, 75, 48378624}};
     const char *const *names = gy_synth_shapes();
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         gy_synth_info info = {0};
@@ -158,6 +162,29 @@ static void test_tiny_as_golden(void **state) {
         gy_err err = {0};
         if (gy_model_read_desc(tmp_path(shape), &err, &desc) != GY_OK) fail_msg("%s", err.msg);
         assert_string_equal(desc.family, families[i]);
+        gy_st_close(st);
+    }
+}
+
+/* The middle sizes have the depths of the published models, so that what depends on depth is the same: planes, passes.
+ */
+static void test_mini_depths(void **state) {
+    (void)state;
+    static const struct {
+        const char *shape;
+        int32_t prelude, core, coda, n_loop, max_pos;
+    } want[] = {
+        {"mini-ouro", 0, 8, 0, 4, 8192}, {"mini-huginn", 2, 4, 2, 32, 4096}, {"mini-nanbeige", 0, 8, 0, 2, 8192}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        gy_st *st = synth_open(want[i].shape, 3, want[i].shape);
+        gy_model_desc d;
+        gy_err err = {0};
+        if (gy_model_read_desc(tmp_path(want[i].shape), &err, &d) != GY_OK) fail_msg("%s", err.msg);
+        assert_int_equal(d.n_layer[GY_PRELUDE], want[i].prelude);
+        assert_int_equal(d.n_layer[GY_CORE], want[i].core);
+        assert_int_equal(d.n_layer[GY_CODA], want[i].coda);
+        assert_int_equal(d.n_loop, want[i].n_loop);
+        assert_int_equal(d.max_pos, want[i].max_pos);
         gy_st_close(st);
     }
 }
@@ -470,6 +497,7 @@ static void test_tokenizer_refuses(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_published_sizes),
+        IN_DIR(test_mini_depths),
         IN_DIR(test_tiny_as_golden),
         IN_DIR(test_scales),
         IN_DIR(test_pure_function),

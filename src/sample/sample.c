@@ -8,31 +8,64 @@
  *   min-p            w_i >= min_p, because the largest is 1
  *
  * Only as many tokens are put in order as are kept: a heap is built in O(n_vocab) and popped. A full sort of 166k
- * tokens happens only when top-k or top-p really keep nearly all of them. Penalties, grammars and stop strings are not
- * done here: whoever wants a token out sets its logit to -inf first.
+ * tokens happens only when top-k or top-p really keep nearly all of them. Bans, bias and penalties work on a copy of
+ * the row, made only when there are any: logprobs are those of the row as it came. Grammars and stop strings are not
+ * done here: whoever wants a token out bans it.
  */
-#include "sample/sample.h"
-
 #include "base/mem.h"
 #include "base/philox.h"
+#include "sample/sample_int.h"
 
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 
 typedef struct cand {
     float x;
     int32_t id;
 } cand;
 
-/* Engine lifetime, one thread. */
-struct gy_sampler {
-    int32_t n_vocab;
+/* What one member works in. */
+typedef struct scratch {
     cand *heap; /* [n_vocab] */
     double *w;  /* [n_vocab] weights of the row at hand; 0 = out */
+    float *x;   /* [n_vocab] the row with bans, bias and penalties */
+    int32_t n_vocab;
+} scratch;
+
+/* Engine lifetime. Members share nothing that changes. */
+struct gy_sampler {
+    int32_t n_vocab;
+    int n_member;
+    scratch *members; /* [n_member] */
 };
 
+/* ---- parameters ---- */
+
 void gy_sample_params_default(gy_sample_params *p) {
-    *p = (gy_sample_params){.top_p = 1.0f, .n_logprobs = -1};
+    *p = (gy_sample_params){.top_p = 1.0f, .n_logprobs = -1, .repetition_penalty = 1.0f};
+}
+
+static gy_status penalties_check(const gy_sample_params *p, gy_err *err) {
+    if (!(p->repetition_penalty > 0 && p->repetition_penalty <= 100))
+        return gy_err_set(err, GY_E_ARG, "repetition_penalty: found %g; allowed above 0 up to 100 (1 is off)",
+                          p->repetition_penalty);
+    if (!(p->frequency_penalty >= -2 && p->frequency_penalty <= 2))
+        return gy_err_set(err, GY_E_ARG, "frequency_penalty: found %g; allowed -2 to 2 (0 is off)",
+                          p->frequency_penalty);
+    if (!(p->presence_penalty >= -2 && p->presence_penalty <= 2))
+        return gy_err_set(err, GY_E_ARG, "presence_penalty: found %g; allowed -2 to 2 (0 is off)", p->presence_penalty);
+    return GY_OK;
+}
+
+static gy_status bias_check(const gy_sample_params *p, gy_err *err) {
+    if (p->n_bias < 0 || p->n_bias > GY_MAX_LOGIT_BIAS)
+        return gy_err_set(err, GY_E_ARG, "logit_bias: found %d tokens; allowed 0 to %d", p->n_bias, GY_MAX_LOGIT_BIAS);
+    for (int32_t i = 0; i < p->n_bias; i++)
+        if (!(p->bias[i].bias >= -100 && p->bias[i].bias <= 100))
+            return gy_err_set(err, GY_E_ARG, "logit_bias of token %d: found %g; allowed -100 to 100", p->bias[i].id,
+                              p->bias[i].bias);
+    return GY_OK;
 }
 
 gy_status gy_sample_params_check(const gy_sample_params *p, gy_err *err) {
@@ -44,19 +77,52 @@ gy_status gy_sample_params_check(const gy_sample_params *p, gy_err *err) {
         return gy_err_set(err, GY_E_ARG, "min_p: found %g; allowed 0 (off) up to below 1", p->min_p);
     if (p->n_logprobs < -1 || p->n_logprobs > GY_MAX_LOGPROBS)
         return gy_err_set(err, GY_E_ARG, "logprobs: found %d; allowed -1 (none) to %d", p->n_logprobs, GY_MAX_LOGPROBS);
+    GY_TRY(penalties_check(p, err));
+    return bias_check(p, err);
+}
+
+static gy_status bias_id_check(int32_t id, int32_t n_vocab, gy_err *err) {
+    if (id >= 0 && id < n_vocab) return GY_OK;
+    return gy_err_set(err, GY_E_ARG, "logit_bias: found token %d; allowed 0 to %d (the vocabulary)", id, n_vocab - 1);
+}
+
+/* Every pair is compared: half a million comparisons at most, and no memory. */
+gy_status gy_sample_params_check_vocab(const gy_sample_params *p, int32_t n_vocab, gy_err *err) {
+    for (int32_t i = 0; i < p->n_bias; i++) {
+        GY_TRY(bias_id_check(p->bias[i].id, n_vocab, err));
+        for (int32_t j = 0; j < i; j++)
+            if (p->bias[j].id == p->bias[i].id)
+                return gy_err_set(err, GY_E_ARG, "logit_bias: found token %d more than once; allowed one bias a token",
+                                  p->bias[i].id);
+    }
     return GY_OK;
 }
 
-gy_status gy_sampler_create(int32_t n_vocab, gy_sampler **out) {
-    if (n_vocab < 1) return GY_E_ARG;
+int gy_sample_needs_counts(const gy_sample_params *p) {
+    return p->repetition_penalty != 1 || p->frequency_penalty != 0 || p->presence_penalty != 0;
+}
+
+/* ---- the object ---- */
+
+static gy_status scratch_create(scratch *m, int32_t n_vocab) {
+    m->n_vocab = n_vocab;
+    m->heap = gy_mem_alloc(GY_MEM_SAMPLE, (size_t)n_vocab, sizeof *m->heap);
+    m->w = gy_mem_alloc(GY_MEM_SAMPLE, (size_t)n_vocab, sizeof *m->w);
+    m->x = gy_mem_alloc(GY_MEM_SAMPLE, (size_t)n_vocab, sizeof *m->x);
+    return m->heap && m->w && m->x ? GY_OK : GY_E_NOMEM;
+}
+
+gy_status gy_sampler_create(int32_t n_vocab, int n_member, gy_sampler **out) {
+    if (n_vocab < 1 || n_member < 1) return GY_E_ARG;
     gy_sampler *s = gy_mem_alloc(GY_MEM_SAMPLE, 1, sizeof *s);
     if (!s) return GY_E_NOMEM;
-    s->n_vocab = n_vocab;
-    s->heap = gy_mem_alloc(GY_MEM_SAMPLE, (size_t)n_vocab, sizeof *s->heap);
-    s->w = gy_mem_alloc(GY_MEM_SAMPLE, (size_t)n_vocab, sizeof *s->w);
-    if (!s->heap || !s->w) {
+    *s = (gy_sampler){.n_vocab = n_vocab, .n_member = n_member};
+    s->members = gy_mem_alloc(GY_MEM_SAMPLE, (size_t)n_member, sizeof *s->members);
+    gy_status st = s->members ? GY_OK : GY_E_NOMEM;
+    for (int i = 0; i < n_member && st == GY_OK; i++) st = scratch_create(&s->members[i], n_vocab);
+    if (st != GY_OK) {
         gy_sampler_destroy(s);
-        return GY_E_NOMEM;
+        return st;
     }
     *out = s;
     return GY_OK;
@@ -64,27 +130,119 @@ gy_status gy_sampler_create(int32_t n_vocab, gy_sampler **out) {
 
 void gy_sampler_destroy(gy_sampler *s) {
     if (!s) return;
-    gy_mem_free(s->w);
-    gy_mem_free(s->heap);
+    for (int i = 0; i < s->n_member && s->members; i++) {
+        gy_mem_free(s->members[i].x);
+        gy_mem_free(s->members[i].w);
+        gy_mem_free(s->members[i].heap);
+    }
+    gy_mem_free(s->members);
     gy_mem_free(s);
 }
 
-/* ---- the row ---- */
+/* ---- the largest logit ---- */
 
-/* The largest logit, the lowest id among equals. */
-static gy_status row_argmax(const float *x, int32_t n, int32_t position, gy_err *err, int32_t *id_out) {
-    int32_t best = 0;
-    for (int32_t i = 0; i < n; i++) {
-        if (isnan(x[i]) || x[i] == INFINITY)
-            return gy_err_set(err, GY_E_NUMERIC, "logit of token %d at position %d is %s", i, position,
-                              isnan(x[i]) ? "NaN" : "+inf");
-        if (x[i] > x[best]) best = i;
+enum { LANES = 16, SCAN_BLOCK = 1024 }; /* lanes: four vectors of the baseline; a block stays in the L1 cache */
+
+/* The largest of x[0..n), n a multiple of LANES, NaN left aside; *nan_out |= 1 if there is one. Lanes that do not meet
+ * until the end let the compiler use vectors although it may not reorder. */
+static float block_max(const float *x, int32_t n, int32_t *nan_out) {
+    float max[LANES];
+    int32_t nan[LANES] = {0};
+    for (int l = 0; l < LANES; l++) max[l] = -INFINITY;
+    for (int32_t i = 0; i < n; i += LANES) {
+        for (int l = 0; l < LANES; l++) {
+            max[l] = x[i + l] > max[l] ? x[i + l] : max[l];
+            nan[l] |= x[i + l] != x[i + l];
+        }
     }
-    if (x[best] == -INFINITY)
-        return gy_err_set(err, GY_E_NUMERIC, "all %d logits at position %d are -inf: no token is left", n, position);
-    *id_out = best;
+    for (int l = 0; l < LANES; l++) {
+        max[0] = max[l] > max[0] ? max[l] : max[0];
+        *nan_out |= nan[l];
+    }
+    return max[0];
+}
+
+/* The same for what is shorter than LANES. */
+static float rest_max(const float *x, int32_t n, int32_t *nan_out) {
+    float max = -INFINITY;
+    for (int32_t i = 0; i < n; i++) {
+        if (x[i] > max) max = x[i];
+        *nan_out |= x[i] != x[i];
+    }
+    return max;
+}
+
+/* The lowest id whose logit is top, from the block where it was seen first on. */
+static int32_t id_of(const float *x, int32_t from, float top) {
+    while (x[from] != top) from++;
+    return from;
+}
+
+static gy_status row_complain(const float *x, int32_t n, int32_t position, const char *when, gy_err *err) {
+    for (int32_t i = 0; i < n; i++)
+        if (isnan(x[i]) || x[i] == INFINITY)
+            return gy_err_set(err, GY_E_NUMERIC, "logit of token %d at position %d is %s%s", i, position,
+                              isnan(x[i]) ? "NaN" : "+inf", when);
+    return gy_err_set(err, GY_E_NUMERIC, "all %d logits at position %d are -inf%s: no token is left", n, position,
+                      when);
+}
+
+/* The largest logit, the lowest id among equals. when: said in the message, "" for the row as it came. */
+static gy_status row_argmax(const float *x, int32_t n, int32_t position, const char *when, gy_err *err,
+                            int32_t *id_out) {
+    int32_t nan = 0, from = 0;
+    float top = -INFINITY;
+    for (int32_t i = 0, step; i < n; i += step) {
+        step = n - i < SCAN_BLOCK ? n - i : SCAN_BLOCK;
+        if (step > LANES) step -= step % LANES;
+        float max = step < LANES ? rest_max(x + i, step, &nan) : block_max(x + i, step, &nan);
+        if (max > top) {
+            top = max;
+            from = i;
+        }
+    }
+    if (nan || top == INFINITY || top == -INFINITY) return row_complain(x, n, position, when, err);
+    *id_out = id_of(x, from, top);
     return GY_OK;
 }
+
+/* ---- bans, bias, penalties ---- */
+
+static const char *const changed = " after bans, bias and penalties";
+
+static int row_changes(const gy_sample_in *in) {
+    return in->n_ban > 0 || in->p->n_bias > 0 || gy_sample_needs_counts(in->p);
+}
+
+/* Tokens that were in the prompt only have n_out 0. */
+static float penalize(float x, int32_t n_out, const gy_sample_params *p) {
+    x = x > 0 ? x / p->repetition_penalty : x * p->repetition_penalty;
+    x -= p->frequency_penalty * (float)n_out;
+    return n_out > 0 ? x - p->presence_penalty : x;
+}
+
+/* The row after all changes into m->x. An id that is no token cannot be drawn anyway: such bans are passed over. */
+static gy_status row_change(scratch *m, const gy_sample_in *in, gy_err *err) {
+    const gy_sample_params *p = in->p;
+    memcpy(m->x, in->logits, (size_t)m->n_vocab * sizeof *m->x);
+    for (int32_t i = 0; i < in->n_ban; i++)
+        if (in->ban[i] >= 0 && in->ban[i] < m->n_vocab) m->x[in->ban[i]] = -INFINITY;
+    for (int32_t i = 0; i < p->n_bias; i++) {
+        GY_TRY(bias_id_check(p->bias[i].id, m->n_vocab, err));
+        m->x[p->bias[i].id] += p->bias[i].bias;
+    }
+    if (!gy_sample_needs_counts(p)) return GY_OK;
+    GY_CHECK(in->counts);
+    size_t n;
+    const gy_count *c = gy_counts_list(in->counts, &n);
+    for (size_t i = 0; i < n; i++) {
+        GY_CHECK(c[i].id >= 0 && c[i].id < m->n_vocab);
+        m->x[c[i].id] = penalize(m->x[c[i].id], c[i].n_out, p);
+    }
+    return GY_OK;
+}
+
+/* ---- weights ---- */
 
 static double weight(float x, float top, float temperature) {
     return exp(((double)x - top) / temperature);
@@ -126,67 +284,67 @@ static cand heap_pop(cand *h, int32_t n) {
 
 /* ---- filters ---- */
 
-static void weigh_all(gy_sampler *s, const float *x, float top, float temperature) {
-    for (int32_t i = 0; i < s->n_vocab; i++) s->w[i] = weight(x[i], top, temperature);
+static void weigh_all(scratch *m, const float *x, float top, float temperature) {
+    for (int32_t i = 0; i < m->n_vocab; i++) m->w[i] = weight(x[i], top, temperature);
 }
 
 /* Weighs the k first of the heap and all that equal the k-th; 0 < k < n. Returns what is left in the heap. */
-static int32_t weigh_top_k(gy_sampler *s, int32_t n, int32_t k, float top, float temperature) {
+static int32_t weigh_top_k(scratch *m, int32_t n, int32_t k, float top, float temperature) {
     float kth = top;
-    for (int32_t i = 0; i < s->n_vocab; i++) s->w[i] = 0;
-    for (int32_t i = 0; n > 0 && (i < k || s->heap[0].x == kth); i++, n--) {
-        cand c = heap_pop(s->heap, n);
+    for (int32_t i = 0; i < m->n_vocab; i++) m->w[i] = 0;
+    for (int32_t i = 0; n > 0 && (i < k || m->heap[0].x == kth); i++, n--) {
+        cand c = heap_pop(m->heap, n);
         kth = c.x;
-        s->w[c.id] = weight(c.x, top, temperature);
+        m->w[c.id] = weight(c.x, top, temperature);
     }
     return n;
 }
 
-static double weight_sum(const gy_sampler *s) {
+static double weight_sum(const scratch *m) {
     double sum = 0;
-    for (int32_t i = 0; i < s->n_vocab; i++) sum += s->w[i];
+    for (int32_t i = 0; i < m->n_vocab; i++) sum += m->w[i];
     return sum;
 }
 
 /* Cuts the order after the token whose prefix reaches p; when rounding keeps every prefix below it, all stay. The
  * tokens that are in are heap[low..end): already popped by top-k (sorted), or a heap still (low = 0). */
-static void filter_top_p(gy_sampler *s, int32_t low, int32_t end, int sorted, float p) {
-    double due = p * weight_sum(s), sum = 0;
+static void filter_top_p(scratch *m, int32_t low, int32_t end, int sorted, float p) {
+    double due = p * weight_sum(m), sum = 0;
     int32_t at = end;
     while (at > low && sum < due) {
-        cand c = sorted ? s->heap[at - 1] : heap_pop(s->heap, at);
-        sum += s->w[c.id];
+        cand c = sorted ? m->heap[at - 1] : heap_pop(m->heap, at);
+        sum += m->w[c.id];
         at--;
     }
-    for (int32_t i = low; i < at; i++) s->w[s->heap[i].id] = 0;
+    for (int32_t i = low; i < at; i++) m->w[m->heap[i].id] = 0;
 }
 
-static void filter_min_p(gy_sampler *s, float min_p) {
-    for (int32_t i = 0; i < s->n_vocab; i++)
-        if (s->w[i] < min_p) s->w[i] = 0;
+static void filter_min_p(scratch *m, float min_p) {
+    for (int32_t i = 0; i < m->n_vocab; i++)
+        if (m->w[i] < min_p) m->w[i] = 0;
 }
 
-static void weigh_row(gy_sampler *s, const float *x, const gy_sample_params *p, float top) {
-    int use_k = p->top_k > 0 && p->top_k < s->n_vocab, use_p = p->top_p < 1;
-    int32_t end = use_k || use_p ? heap_build(s->heap, x, s->n_vocab) : 0, low = 0;
+static void weigh_row(scratch *m, const float *x, const gy_sample_params *p, float top) {
+    int use_k = p->top_k > 0 && p->top_k < m->n_vocab, use_p = p->top_p < 1;
+    int32_t end = use_k || use_p ? heap_build(m->heap, x, m->n_vocab) : 0, low = 0;
     use_k = use_k && p->top_k < end;
     if (use_k)
-        low = weigh_top_k(s, end, p->top_k, top, p->temperature);
+        low = weigh_top_k(m, end, p->top_k, top, p->temperature);
     else
-        weigh_all(s, x, top, p->temperature);
-    if (use_p) filter_top_p(s, low, end, use_k, p->top_p);
-    if (p->min_p > 0) filter_min_p(s, p->min_p);
+        weigh_all(m, x, top, p->temperature);
+    if (use_p) filter_top_p(m, low, end, use_k, p->top_p);
+    if (p->min_p > 0) filter_min_p(m, p->min_p);
 }
 
 /* u < 1 makes u * total < total in f64, so a token is found before the end. */
-static int32_t draw(const gy_sampler *s, const gy_sample_params *p, int32_t position) {
+static int32_t draw(const scratch *m, const gy_sample_params *p, int32_t position) {
     uint32_t r[4];
     double sum = 0;
     int32_t id = 0;
     gy_rand_block(p->seed, p->choice, (uint32_t)position, GY_RAND_SAMPLE, 0, r);
-    double due = gy_rand_unit_f64(r[0], r[1]) * weight_sum(s);
-    for (; id < s->n_vocab - 1; id++) {
-        sum += s->w[id];
+    double due = gy_rand_unit_f64(r[0], r[1]) * weight_sum(m);
+    for (; id < m->n_vocab - 1; id++) {
+        sum += m->w[id];
         if (sum > due) break;
     }
     return id;
@@ -217,17 +375,40 @@ static void logprobs_fill(const float *x, int32_t n_vocab, float top, int32_t n,
     for (int32_t i = 0; i < o->n_top; i++) o->top_logprob[i] = (float)((double)x[o->top_id[i]] - top - log_sum);
 }
 
-gy_status gy_sample_row(gy_sampler *s, const float *logits, const gy_sample_params *p, int32_t position, gy_err *err,
-                        gy_sampled *out) {
+gy_status gy_sample_row(gy_sampler *s, int member, const gy_sample_in *in, gy_err *err, gy_sampled *out) {
+    const gy_sample_params *p = in->p;
+    const float *x = in->logits;
     gy_sampled o = {0};
+    GY_CHECK(member >= 0 && member < s->n_member);
+    scratch *m = &s->members[member];
     GY_TRY(gy_sample_params_check(p, err));
-    GY_TRY(row_argmax(logits, s->n_vocab, position, err, &o.id));
-    float top = logits[o.id];
-    if (p->temperature > 0) {
-        weigh_row(s, logits, p, top);
-        o.id = draw(s, p, position);
+    GY_TRY(row_argmax(x, s->n_vocab, in->position, "", err, &o.id));
+    float raw_top = x[o.id];
+    if (row_changes(in)) {
+        GY_TRY(row_change(m, in, err));
+        x = m->x;
+        GY_TRY(row_argmax(x, s->n_vocab, in->position, changed, err, &o.id));
     }
-    if (p->n_logprobs >= 0) logprobs_fill(logits, s->n_vocab, top, p->n_logprobs, &o);
+    if (p->temperature > 0) {
+        weigh_row(m, x, p, x[o.id]);
+        o.id = draw(m, p, in->position);
+    }
+    if (p->n_logprobs >= 0) logprobs_fill(in->logits, s->n_vocab, raw_top, p->n_logprobs, &o);
+    *out = o;
+    return GY_OK;
+}
+
+gy_status gy_logprob_row(const float *logits, int32_t n_vocab, int32_t id, int32_t n_top, int32_t position, gy_err *err,
+                         gy_sampled *out) {
+    gy_sampled o = {.id = id};
+    int32_t best;
+    if (id < 0 || id >= n_vocab)
+        return gy_err_set(err, GY_E_ARG, "token at position %d: found %d; allowed 0 to %d (the vocabulary)", position,
+                          id, n_vocab - 1);
+    if (n_top < 0 || n_top > GY_MAX_LOGPROBS)
+        return gy_err_set(err, GY_E_ARG, "logprobs: found %d; allowed 0 to %d", n_top, GY_MAX_LOGPROBS);
+    GY_TRY(row_argmax(logits, n_vocab, position, "", err, &best));
+    logprobs_fill(logits, n_vocab, logits[best], n_top, &o);
     *out = o;
     return GY_OK;
 }

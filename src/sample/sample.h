@@ -57,8 +57,8 @@ typedef struct gy_sampled {
 gy_status gy_sample_params_check_vocab(const gy_sample_params *p, int32_t n_vocab, gy_err *err);
 int gy_sample_needs_counts(const gy_sample_params *p); /* a penalty is on */
 
-/* Which tokens a sequence holds, for the penalties. Lives in caller's memory of gy_counts_bytes (request lifetime): room
- * for n_prompt + max_tokens different ids. add is O(1); a row costs O(different ids). */
+/* Which tokens a sequence holds, for the penalties. Lives in caller's memory of gy_counts_bytes (request lifetime):
+ * room for n_prompt + max_tokens different ids. add is O(1); a row costs O(different ids). */
 typedef struct gy_counts gy_counts;
 size_t gy_counts_bytes(int32_t n_prompt, int32_t max_tokens); /* 0: overflow */
 gy_counts *gy_counts_init(void *mem, const int32_t *prompt, int32_t n_prompt, int32_t max_tokens);
@@ -78,12 +78,12 @@ typedef struct gy_sample_in {
     int32_t position; /* absolute position of the token being drawn */
 } gy_sample_in;
 
-/* NaN anywhere, +inf, or all -inf (bans and bias included): GY_E_NUMERIC, which ends that request only. (-inf for single
- * tokens is a mask and fine.) */
+/* NaN anywhere, +inf, or all -inf (bans and bias included): GY_E_NUMERIC, which ends that request only. (-inf for
+ * single tokens is a mask and fine.) */
 gy_status gy_sample_row(gy_sampler *s, int member, const gy_sample_in *in, gy_err *err, gy_sampled *out);
 
-/* What the logits say of a token that is known already (prompt logprobs): out->id = id, its logprob, n_top alternatives.
- * Errors as gy_sample_row. */
+/* What the logits say of a token that is known already (prompt logprobs): out->id = id, its logprob, n_top
+ * alternatives. Errors as gy_sample_row. */
 gy_status gy_logprob_row(const float *logits, int32_t n_vocab, int32_t id, int32_t n_top, int32_t position, gy_err *err,
                          gy_sampled *out);
 

@@ -2,9 +2,9 @@
  *
  * The match that counts is the one that is complete first (fewest bytes of text), the leftmost among those that end
  * together: generation ends with the byte that completes a stop string, and the result does not depend on how the text
- * was cut into pieces. (A longer string that begins further left but is not complete yet is not waited for.) The text ends
- * before the match, and nothing behind it is ever shown. Bytes, not characters. Request lifetime, single thread; allocates only through `out`
- * and in gy_stop_init.
+ * was cut into pieces. (A longer string that begins further left but is not complete yet is not waited for.) The text
+ * ends before the match, and nothing behind it is ever shown. Bytes, not characters. Request lifetime, single thread;
+ * allocates only through `out` and in gy_stop_create.
  */
 #ifndef GY_SAMPLE_STOP_H
 #define GY_SAMPLE_STOP_H

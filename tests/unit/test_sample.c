@@ -28,14 +28,14 @@ static gy_sample_params params(float temperature, int top_k, float top_p, float 
 
 static gy_sampler *sampler_make(int n_vocab) {
     gy_sampler *s = NULL;
-    assert_int_equal(gy_sampler_create(n_vocab, &s), GY_OK);
+    assert_int_equal(gy_sampler_create(n_vocab, 1, &s), GY_OK);
     return s;
 }
 
 static gy_sampled sample(gy_sampler *s, const float *x, const gy_sample_params *p, int position) {
     gy_sampled out;
     gy_err err = {0};
-    gy_status st = gy_sample_row(s, x, p, position, &err, &out);
+    gy_status st = gy_sample_row(s, 0, &(gy_sample_in){.logits = x, .p = p, .position = position}, &err, &out);
     if (st != GY_OK) fail_msg("%s", err.msg);
     return out;
 }
@@ -457,15 +457,18 @@ static void broken_logits_are_errors(void **state) {
         gy_err err = {0};
         for (int c = 0; c < 2; c++) {
             const float x[5] = {1, 2, -INFINITY, cases[c].bad, 0};
-            assert_int_equal(gy_sample_row(s, x, &p, 41, &err, &o), GY_E_NUMERIC);
+            assert_int_equal(gy_sample_row(s, 0, &(gy_sample_in){.logits = x, .p = &p, .position = 41}, &err, &o),
+                             GY_E_NUMERIC);
             assert_string_equal(err.msg, cases[c].msg);
         }
         const float none[5] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY};
-        assert_int_equal(gy_sample_row(s, none, &p, 41, &err, &o), GY_E_NUMERIC);
+        assert_int_equal(gy_sample_row(s, 0, &(gy_sample_in){.logits = none, .p = &p, .position = 41}, &err, &o),
+                         GY_E_NUMERIC);
         assert_string_equal(err.msg, "all 5 logits at position 41 are -inf: no token is left");
         assert_int_equal(o.id, -9);
         const float fine[5] = {0, 0, 0, 0, -INFINITY}; /* the sampler goes on */
-        assert_int_equal(gy_sample_row(s, fine, &p, 41, &err, &o), GY_OK);
+        assert_int_equal(gy_sample_row(s, 0, &(gy_sample_in){.logits = fine, .p = &p, .position = 41}, &err, &o),
+                         GY_OK);
     }
     gy_sampler_destroy(s);
 }
@@ -477,7 +480,8 @@ static void assert_params(gy_sample_params p, const char *complaint) {
     const float x[2] = {0, 0};
     assert_int_equal(gy_sample_params_check(&p, &err), complaint ? GY_E_ARG : GY_OK);
     if (complaint && !strstr(err.msg, complaint)) fail_msg("\"%s\" does not say \"%s\"", err.msg, complaint);
-    assert_int_equal(gy_sample_row(s, x, &p, 0, &err, &o), complaint ? GY_E_ARG : GY_OK);
+    assert_int_equal(gy_sample_row(s, 0, &(gy_sample_in){.logits = x, .p = &p}, &err, &o),
+                     complaint ? GY_E_ARG : GY_OK);
     gy_sampler_destroy(s);
 }
 
@@ -513,7 +517,7 @@ static void create_survives_failing_allocations(void **state) {
     while (st != GY_OK) {
         gy_sampler *s = NULL;
         gy_mem_fail_after(++n);
-        st = gy_sampler_create(100, &s);
+        st = gy_sampler_create(100, 3, &s);
         gy_mem_fail_after(0);
         if (st != GY_OK) {
             assert_int_equal(st, GY_E_NOMEM);
@@ -525,7 +529,7 @@ static void create_survives_failing_allocations(void **state) {
     }
     assert_true(n > 1);
     gy_sampler *s = NULL;
-    assert_int_equal(gy_sampler_create(0, &s), GY_E_ARG);
+    assert_int_equal(gy_sampler_create(0, 1, &s), GY_E_ARG);
     gy_sampler_destroy(NULL);
 }
 

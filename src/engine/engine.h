@@ -2,10 +2,10 @@
  * states, sampler, scheduler.
  *
  * One step = the scheduler's plan (sched.h) carried out: admit; prelude of the tokens that enter; one pass of the core
- * over up to max_rows rows at whatever depths they are; route each row (stay or exit); coda of the rows that exited, all
- * of a batch sampled together. Prompt tokens and decode tokens are the same kind of row. Outputs of a request do not
- * depend on what else runs, on any option of the scheduler, on the prefix cache, on preemption or on the number of threads
- * (ARCHITECTURE.md, determinism).
+ * over up to max_rows rows at whatever depths they are; route each row (stay or exit); coda of the rows that exited,
+ * all of a batch sampled together. Prompt tokens and decode tokens are the same kind of row. Outputs of a request do
+ * not depend on what else runs, on any option of the scheduler, on the prefix cache, on preemption or on the number of
+ * threads (ARCHITECTURE.md, determinism).
  *
  * Engine lifetime; one thread calls everything, callbacks run on it inside gy_engine_step. A step allocates nothing.
  * A callback may call gy_engine_submit, gy_engine_cancel (its own request too; both take effect at the next step) and
@@ -32,14 +32,15 @@ typedef struct gy_engine_opts {
     int32_t max_loops;  /* deepest depth any request may use, at most GY_ENGINE_MAX_LOOPS. 0 and anything below the
                            trained depth mean the trained depth; more must be forced by the caller */
     int32_t max_logits; /* rows of one LM head batch, all sampled together. 0 = max_seqs, at most max_rows and 256 */
-    int32_t fuse_loops; /* passes of one step while no token is due to be sampled: 1 = none fused. Depths that are settled
-                           beforehand need nobody's decision between two loops; each pass keeps its own prefill share */
+    int32_t
+        fuse_loops; /* passes of one step while no token is due to be sampled: 1 = none fused. Depths that are settled
+                       beforehand need nobody's decision between two loops; each pass keeps its own prefill share */
     gy_kv_layout kv_layout;
     int32_t cyclic_k;
     int prefix_cache; /* 1: keep block rows of finished prompts for later ones */
-    /* Size of the KV pool. The first of these that is not 0 counts; if all are 0, what kv_fraction of the backend's free
-     * memory holds after the workspace, and no more than max_seqs sequences of max_len at full depth can use (with the
-     * prefix cache: twice that). */
+    /* Size of the KV pool. The first of these that is not 0 counts; if all are 0, what kv_fraction of the backend's
+     * free memory holds after the workspace, and no more than max_seqs sequences of max_len at full depth can use (with
+     * the prefix cache: twice that). */
     int32_t kv_blocks;  /* blocks of the core pool; the boundary pool gets as many tokens' worth */
     size_t kv_bytes;    /* of both pools */
     double kv_fraction; /* (0, 1] */
@@ -82,7 +83,8 @@ typedef struct gy_token_event {
     int32_t n_gate;
 } gy_token_event;
 
-typedef struct gy_prompt_event { /* prompt_logprobs: one for each prompt token but the first, in order */
+typedef struct gy_prompt_event { /* prompt_logprobs: one for each prompt token but the first; in order of position
+                                    unless prompt tokens leave early (on_prompt) */
     int32_t request;
     int32_t pos;
     const gy_sampled *sampled; /* id = the prompt's token at pos */
@@ -95,9 +97,9 @@ typedef struct gy_finish_event {
     const gy_err *err; /* for GY_FINISH_ERROR, else NULL */
     int32_t stop_id;   /* the id that ended the text, -1 if none did */
     int32_t n_prompt, n_output;
-    int32_t n_cached;  /* prompt tokens that were not computed */
-    int32_t n_preempt; /* times it was parked or dropped */
-    uint64_t seed;     /* of sampling: given, or drawn */
+    int32_t n_cached;                                       /* prompt tokens that were not computed */
+    int32_t n_preempt;                                      /* times it was parked or dropped */
+    uint64_t seed;                                          /* of sampling: given, or drawn */
     int64_t submit_ns, admit_ns, first_token_ns, finish_ns; /* gy_clock_ns; 0 = did not happen */
 } gy_finish_event;
 
@@ -108,8 +110,8 @@ typedef struct gy_request {
     int32_t n_prompt;      /* >= 1 */
     int32_t max_tokens;    /* >= 1 */
     int32_t min_tokens;    /* before so many outputs eos and stop ids cannot be drawn; 0..max_tokens */
-    int32_t n;             /* choices, 1..GY_ENGINE_MAX_N; choice k draws with sample.choice + k. They share the prompt's
-                              blocks */
+    int32_t n; /* choices, 1..GY_ENGINE_MAX_N; choice k draws with sample.choice + k. They share the prompt's
+                  blocks */
     gy_sample_params sample; /* bias is copied */
     int random_seed;         /* 1: sample.seed is drawn from the system and reported in the finish event */
     int32_t prompt_logprobs; /* -1: none; else as sample.n_logprobs, for prompt tokens (choice 0) */
@@ -156,9 +158,9 @@ typedef struct gy_engine_stats {
     gy_sched_stats sched;
     gy_prefix_stats prefix;
     int32_t kv_free[GY_KV_GROUPS], kv_cached[GY_KV_GROUPS], kv_total[GY_KV_GROUPS];
-    int64_t kv_copied_bytes;                  /* by parking and restoring; nothing else copies KV */
-    int64_t step_ns, model_ns, sample_ns;     /* time inside steps: all of it, in the loop driver, in the sampler. The
-                                                 rest is the host's: planning, bookkeeping, events */
+    int64_t kv_copied_bytes;              /* by parking and restoring; nothing else copies KV */
+    int64_t step_ns, model_ns, sample_ns; /* time inside steps: all of it, in the loop driver, in the sampler. The
+                                             rest is the host's: planning, bookkeeping, events */
     size_t workspace_bytes, kv_bytes;
 } gy_engine_stats;
 void gy_engine_get_stats(const gy_engine *e, gy_engine_stats *out);

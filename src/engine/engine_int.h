@@ -1,27 +1,15 @@
-/* Inside the engine: the structures that engine.c (life of requests) and step.c (one step) share.
+/* Inside the engine: the structures that plan.c (sizes), submit.c (a request comes in), engine.c (life, finish) and
+ * step.c (one step) share.
  *
- * Life of a request:
+ * Who decides what: the scheduler (sched.h) decides which rows run and owns the life of jobs and flights, drawn there.
+ * The engine runs them on the model, decides exits and tokens, and reports both back.
  *
- *   submit        admit              prompt tokens enter,          last prompt token exits,
- *     |             |                run, exit (step.c)            is sampled
- *   WAITING ----> RUNNING: entering ------------------> RUNNING: one decode flight at a time ----> finished
- *     |                       |                                         |       ^   |
- *     +------- cancel --------+---------------- cancel -----------------+       +---+ exit, sample, enter
+ *   request --n choices--> gy_choice = one job of the scheduler = one sequence
  *
- * A flight is one token on its way through the loops:
+ *   submit -> [job: waits, runs, is parked, ...] -> token events -> finish event -> gone
+ *                                                                    (the last choice takes the request with it)
  *
- *   enter (prelude) -> FIFO -> pass -> stay: back to the FIFO's tail
- *                                   -> leave: coda_wait (for the coda of all earlier tokens) -> coda -> sampled
- *
- * Why one FIFO gives every row what it needs: if flight j stands before p in the queue then j has done at least as many
- * loops as p, and more if it stands behind; so when p is taken, each earlier token of its sequence has done p's depth
- * or left before it, or is in the same batch at the same depth.
- *
- * Capacities: flights and pending tokens together are never more than max_rows. A pending token enters before any
- * prompt token and takes the place of the flight that it was sampled from; a prompt token enters only while fewer than
- * max_rows fly. So one pass takes all that wait, no batch overflows, and at most max_rows sequences decode at once;
- * further ones wait with their prompts. State i of the loop driver belongs to flight i; state max_rows + s keeps the
- * selected state of running slot s.
+ * State f of the loop driver belongs to flight f; state n_flight + s keeps the selected state of running slot s.
  */
 #ifndef GY_ENGINE_ENGINE_INT_H
 #define GY_ENGINE_ENGINE_INT_H
@@ -31,79 +19,98 @@
 #include "engine/kvmem.h"
 #include "model/loop.h"
 
-typedef struct gy_req {  /* request lifetime: one allocation, with its arrays behind it */
-    struct gy_req *next; /* in the waiting list */
-    int32_t id;
-    gy_request r;     /* pointers into this allocation */
-    float *prev_logp; /* [n_vocab] for the kl rule, else NULL */
+struct gy_req;
+
+typedef struct gy_choice { /* request lifetime */
+    struct gy_req *req;
+    int32_t index;      /* among the request's choices */
+    int32_t job;        /* of the scheduler; -1 once finished */
+    int32_t *tok;       /* [n_prompt + max_tokens] prompt, then outputs */
+    int32_t *depth;     /* [max_tokens] loops that output i ran when it was the input: what a dropped choice repeats */
+    float *prev_logp;   /* [n_vocab] for the kl rule, else NULL */
+    gy_counts *counts;  /* for penalties, else NULL */
+    gy_sample_params p; /* the request's, with this choice's index */
     int32_t n_output;
+    int64_t first_token_ns;
+} gy_choice;
+
+typedef struct gy_req {         /* request lifetime: one allocation, with its arrays behind it */
+    struct gy_req *prev, *next; /* all live requests, in order of submission */
+    int32_t id;
+    int32_t n_left; /* choices that go on */
     int32_t cancelled;
-    int64_t submit_ns, first_token_ns;
+    gy_request r; /* pointers into this allocation */
+    int64_t submit_ns;
+    int32_t *ends; /* [n_ends] ids that end the text: what min_tokens bans */
+    int32_t n_ends;
+    gy_choice *choice; /* [r.n] */
 } gy_req;
 
-typedef struct gy_running { /* engine lifetime; index = running slot */
-    gy_req *req;            /* NULL: free */
-    int32_t kv_seq;
-    int32_t n_entered; /* tokens that have entered: positions 0..n_entered-1 */
-    int32_t n_coda;    /* positions whose coda has run */
-    int32_t n_flight;
-    int32_t pending; /* the sampled token that enters next, -1 = none */
-    int64_t reserved[GY_KV_GROUPS];
-} gy_running;
-
-typedef struct gy_flight {
-    int32_t slot; /* running slot */
-    int32_t pos;
-    int32_t wants_logits;
-    gy_exit_rule rule; /* the rule this token obeys */
+typedef struct gy_flight { /* beside the scheduler's flight of the same index, from enter to done */
+    gy_exit_rule rule;     /* the rule this token obeys */
     gy_exit_state exit;
+    int32_t n_gate; /* values in gate_log */
 } gy_flight;
+
+typedef struct gy_logit_item { /* one row of logits on its way to a token; step lifetime */
+    gy_choice *c;              /* NULL: its request ended earlier in the batch */
+    int32_t flight, pos, loops;
+    int32_t samples; /* 0: prompt logprob */
+    const float *logits;
+    gy_status st;
+    gy_err err;
+    gy_sampled out;
+} gy_logit_item;
 
 struct gy_engine {
     gy_model *m;
     gy_engine_opts o;
+    gy_engine_plan plan;
     gy_kvmem kvmem;
     gy_kv *kv; /* kvmem's */
+    gy_sched *sched;
     gy_loop *loop;
     gy_sampler *sampler;
+    void *park[GY_KV_GROUPS]; /* host copies of parked blocks, page-mapped */
+    size_t park_bytes[GY_KV_GROUPS];
     void *mem; /* everything below that is an array */
     size_t mem_bytes;
     gy_carve carve; /* of mem */
 
-    gy_req *waiting_head, *waiting_tail;
-    int32_t n_waiting, n_running, next_id;
-    int32_t n_cancel; /* cancel calls since the last admission */
-    int64_t reserved[GY_KV_GROUPS];
-    gy_running *running; /* [max_seqs] */
+    gy_req *first, *last;
+    int32_t next_id;
+    int32_t n_cancel; /* cancel calls since the last step */
+    int32_t n_idle;   /* steps in a row that did nothing although jobs are there */
 
-    int32_t n_flight;
-    gy_flight *flight;    /* [max_rows] */
-    int32_t *free_flight; /* stack */
-    int32_t n_free_flight;
-    int32_t *fifo; /* ring of flight indices, [max_rows] */
-    int32_t fifo_head, fifo_len;
-    int32_t *coda_wait; /* [max_rows] in the order they left the core */
-    int32_t n_coda_wait;
+    int32_t depth, n_flight, max_job;
+    gy_choice **by_job; /* [max_job] */
+    gy_flight *flight;  /* [n_flight] */
+    float *gate_log;    /* [n_flight, depth] raw gates of flights whose request wants them */
 
-    /* One batch, [max_rows]; step lifetime. */
-    int32_t *row_flight, *row_state, *row_pos, *row_slot, *row_id, *row_logit;
-    int32_t *by_logits; /* flights of the pass whose rule looks at logits */
-    int64_t *row_off;
+    /* One batch, [max_rows] unless said otherwise; step lifetime. */
+    int32_t *row_flight, *row_id, *row_logit, *row_state;
+    int32_t *judged; /* flights of the pass whose rule looks at logits */
     uint64_t *row_seed;
     uint8_t *row_zero;
     float *row_gate;
     double *row_latent;
-    int32_t max_logit;
+    gy_logit_item *item; /* [max_logits] */
+    int32_t n_sampled;   /* in this step */
 
-    gy_sampled sampled;
     gy_engine_stats stats;
 };
 
-/* engine.c */
-void gy_engine_finish(gy_engine *e, int32_t slot, gy_finish reason, const gy_err *err);
-void gy_engine_admit(gy_engine *e);
+/* plan.c */
+int32_t gy_engine_depth(const gy_model_desc *d, const gy_engine_opts *o);
+int32_t gy_engine_max_logits(const gy_engine_opts *o);
+gy_kv_config gy_engine_kv_config(const gy_model_desc *d, gy_dtype act, const gy_engine_opts *o,
+                                 const gy_engine_plan *p);
+gy_loop_config gy_engine_loop_config(const gy_engine_opts *o);
 
-/* step.c: the flights of a running slot leave every queue (cancel, finish). */
-void gy_engine_drop_flights(gy_engine *e, int32_t slot);
+/* submit.c */
+void gy_req_free(gy_req *q); /* accepts NULL */
+
+/* engine.c: the choice's last event, and everything it held; frees the request with its last choice. */
+void gy_engine_finish(gy_engine *e, gy_choice *c, gy_finish reason, int32_t stop_id, const gy_err *err);
 
 #endif

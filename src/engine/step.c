@@ -1,331 +1,359 @@
-/* One step of the engine: enter, pass, route, coda, sample. Drawn in engine_int.h. Everything here works on arrays
- * sized at open; nothing allocates.
+/* One step of the engine: the scheduler's plan carried out. enter, pass, route, coda, sample. Everything here works on
+ * arrays sized at open; nothing allocates. Arrays of a gy_sched_rows are valid only until the scheduler is told
+ * something, so what outlives that is copied first.
  */
 #include "engine/engine_int.h"
 
 #include "base/clock.h"
 
-/* ---- flights ---------------------------------------------------------------------------------------------------- */
+#include <string.h>
 
-static void fifo_push(gy_engine *e, int32_t f) {
-    e->fifo[(e->fifo_head + e->fifo_len++) % e->o.max_rows] = f;
-}
+enum { MAX_IDLE = 1000 }; /* steps that may do nothing in a row (preempted rows) before it is called a bug */
 
-static int32_t fifo_pop(gy_engine *e) {
-    int32_t f = e->fifo[e->fifo_head];
-    e->fifo_head = (e->fifo_head + 1) % e->o.max_rows;
-    e->fifo_len--;
-    return f;
-}
-
-static void flight_free(gy_engine *e, int32_t f) {
-    e->running[e->flight[f].slot].n_flight--;
-    e->free_flight[e->n_free_flight++] = f;
-    e->n_flight--;
-}
-
-void gy_engine_drop_flights(gy_engine *e, int32_t slot) {
-    if (!e->running[slot].n_flight) return;
-    for (int32_t n = e->fifo_len; n > 0; n--) { /* once round, order kept */
-        int32_t f = fifo_pop(e);
-        if (e->flight[f].slot == slot)
-            flight_free(e, f);
-        else
-            fifo_push(e, f);
-    }
-    int32_t kept = 0;
-    for (int32_t i = 0; i < e->n_coda_wait; i++) {
-        int32_t f = e->coda_wait[i];
-        if (e->flight[f].slot == slot)
-            flight_free(e, f);
-        else
-            e->coda_wait[kept++] = f;
-    }
-    e->n_coda_wait = kept;
-}
-
-/* The rule a token obeys: the request's for tokens that are read out after the prompt (and, if it says so, in it), full
- * depth for the others. select reads out at the prompt's last token too (ouro.md, leaving early). A trace says nothing
- * about prompt tokens but that they run at full depth (engine.h). */
-static gy_exit_rule rule_for(const gy_engine *e, const gy_req *q, int is_decode, int is_last) {
-    const gy_exit_rule *r = &q->r.exit;
-    int in_prompt = r->on_prompt && r->kind != GY_EXIT_TRACE;
-    if (is_decode || in_prompt || (r->kind == GY_EXIT_SELECT && is_last)) return *r;
-    gy_exit_rule full;
-    gy_exit_rule_default(&full, e->m->d.n_loop);
-    return full;
+static gy_choice *choice_of(const gy_engine *e, int32_t flight) {
+    return e->by_job[gy_sched_flight_job(e->sched, flight)];
 }
 
 /* ---- enter ------------------------------------------------------------------------------------------------------ */
 
-/* Takes the next token of a running slot into flight and into row i of the batch. */
-static void enter_row(gy_engine *e, int32_t slot, int32_t i) {
-    gy_running *u = &e->running[slot];
-    const gy_req *q = u->req;
-    GY_CHECK(e->n_free_flight > 0); /* engine_int.h, capacities */
-    int32_t pos = u->n_entered++, f = e->free_flight[--e->n_free_flight];
-    int is_decode = pos >= q->r.n_prompt, is_last = pos == q->r.n_prompt - 1;
-    e->n_flight++;
-    u->n_flight++;
-    e->flight[f] = (gy_flight){
-        .slot = slot, .pos = pos, .wants_logits = is_decode || is_last, .rule = rule_for(e, q, is_decode, is_last)};
+static gy_exit_rule fixed_rule(int32_t loops) {
+    gy_exit_rule r;
+    gy_exit_rule_default(&r, loops);
+    return r;
+}
+
+/* The rule a token obeys: the request's for the token that is sampled from (after the prompt), and in the prompt if it
+ * says so; full depth for other prompt tokens. Outputs that a dropped choice computes again run what they ran. select
+ * reads out at the prompt's last token too (ouro.md, leaving early). A trace says nothing about prompt tokens. */
+static gy_exit_rule rule_for(const gy_engine *e, const gy_choice *c, int32_t pos, int samples) {
+    const gy_request *r = &c->req->r;
+    int in_prompt = pos < r->n_prompt;
+    if (!in_prompt) return samples ? r->exit : fixed_rule(c->depth[pos - r->n_prompt]);
+    if (r->exit.on_prompt && r->exit.kind != GY_EXIT_TRACE) return r->exit;
+    return samples && r->exit.kind == GY_EXIT_SELECT ? r->exit : fixed_rule(e->m->d.n_loop);
+}
+
+static void enter_row(gy_engine *e, const gy_sched_rows *b, int32_t i) {
+    int32_t f = b->flight[i], pos = b->pos[i];
+    const gy_choice *c = choice_of(e, f);
+    const gy_request *r = &c->req->r;
+    e->flight[f] = (gy_flight){.rule = rule_for(e, c, pos, gy_sched_flight_samples(e->sched, f))};
     gy_exit_begin(&e->flight[f].exit);
-    e->row_flight[i] = e->row_state[i] = f;
-    e->row_pos[i] = pos;
-    e->row_id[i] = is_decode ? u->pending : q->r.prompt[pos];
-    e->row_seed[i] = q->r.latent_seed;
-    e->row_zero[i] = !q->r.latent_noise;
-    if (is_decode) u->pending = -1;
-    if (gy_desc_boundary_layers(&e->m->d)) {
-        gy_status st = gy_kv_claim(e->kv, GY_KV_BOUNDARY, u->kv_seq, 0, pos, &e->row_slot[i]);
-        GY_CHECK(st == GY_OK); /* reserved at admission */
-        e->row_off[i] = gy_kv_map_off(e->kv, GY_KV_BOUNDARY, u->kv_seq, 0);
+    e->row_id[i] = c->tok[pos];
+    e->row_seed[i] = r->latent_seed;
+    e->row_zero[i] = !r->latent_noise;
+    e->stats.n_prompt_tok += pos < r->n_prompt;
+}
+
+static gy_loop_batch batch_of(const gy_sched_rows *b) {
+    return (gy_loop_batch){
+        .n_row = b->n_row, .state = b->flight, .pos = b->pos, .slot = b->slot, .map_off = b->map_off};
+}
+
+static int32_t enter(gy_engine *e) {
+    int32_t n = 0;
+    for (const gy_sched_rows *b; (b = gy_sched_enter(e->sched))->n_row; n += b->n_row) {
+        for (int32_t i = 0; i < b->n_row; i++) enter_row(e, b, i);
+        gy_loop_batch batch = batch_of(b);
+        int64_t t = gy_clock_ns();
+        gy_loop_prelude(e->loop, &batch, &(gy_loop_entry){.ids = e->row_id, .seed = e->row_seed, .zero = e->row_zero});
+        e->stats.model_ns += gy_clock_ns() - t;
     }
+    return n;
 }
 
-static void run_prelude(gy_engine *e, int32_t n_row) {
-    gy_loop_batch b = {
-        .n_row = n_row, .state = e->row_state, .pos = e->row_pos, .slot = e->row_slot, .map_off = e->row_off};
-    gy_loop_prelude(e->loop, &b, &(gy_loop_entry){.ids = e->row_id, .seed = e->row_seed, .zero = e->row_zero});
-    for (int32_t i = 0; i < n_row; i++) fifo_push(e, e->row_flight[i]);
+/* ---- deliver ---------------------------------------------------------------------------------------------------- */
+
+static int32_t stop_id_of(const gy_req *q, int32_t id) {
+    for (int32_t i = 0; i < q->n_ends; i++)
+        if (q->ends[i] == id) return id;
+    return -1;
 }
 
-/* May the next token of this slot enter? Decode tokens always; prompt tokens while the rows of a pass are not used up,
- * one at a time under the layouts that need it. */
-static int can_enter(const gy_engine *e, const gy_running *u) {
-    if (!u->req) return 0;
-    if (u->n_entered >= u->req->r.n_prompt) return u->pending >= 0;
-    if (gy_kv_position_serial(gy_kv_get_config(e->kv)) && u->n_flight) return 0;
-    return e->n_flight < e->o.max_rows;
+static gy_verdict tell_token(const gy_engine *e, const gy_choice *c, const gy_logit_item *it) {
+    const gy_request *r = &c->req->r;
+    if (!r->on_token) return GY_CONTINUE;
+    gy_token_event ev = {.request = c->req->id,
+                         .choice = c->index,
+                         .index = c->n_output - 1,
+                         .token = it->out.id,
+                         .loops = it->loops,
+                         .sampled = &it->out};
+    if (r->want_gates) {
+        ev.gates = e->gate_log + (size_t)it->flight * (size_t)e->depth;
+        ev.n_gate = e->flight[it->flight].n_gate;
+    }
+    return r->on_token(r->arg, &ev);
 }
 
-static void enter(gy_engine *e) {
-    int32_t n_row = 0;
-    for (int pass_prompts = 0; pass_prompts < 2; pass_prompts++) /* decode tokens first */
-        for (int32_t slot = 0; slot < e->o.max_seqs; slot++)
-            while (can_enter(e, &e->running[slot]) &&
-                   (pass_prompts || e->running[slot].n_entered >= e->running[slot].req->r.n_prompt)) {
-                e->stats.n_prompt_tok += e->running[slot].n_entered < e->running[slot].req->r.n_prompt;
-                enter_row(e, slot, n_row++);
-            }
-    run_prelude(e, n_row);
+/* The token is known from here on; the scheduler hears of it before the callback, which may submit. 1: the choice has
+ * ended. */
+static int deliver_token(gy_engine *e, gy_logit_item *it) {
+    gy_choice *c = it->c;
+    const gy_request *r = &c->req->r;
+    c->tok[r->n_prompt + c->n_output++] = it->out.id;
+    if (c->counts) gy_counts_add(c->counts, it->out.id);
+    gy_sched_sampled(e->sched, it->flight);
+    if (c->n_output == 1) c->first_token_ns = gy_clock_ns();
+    e->n_sampled++;
+    e->stats.n_output_tok++;
+    e->stats.n_loop_sum += it->loops;
+    gy_verdict v = tell_token(e, c, it);
+    int32_t stop_id = stop_id_of(c->req, it->out.id);
+    int stops = v == GY_STOP || stop_id >= 0;
+    if (!stops && c->n_output < r->max_tokens) return 0;
+    gy_engine_finish(e, c, stops ? GY_FINISH_STOP : GY_FINISH_LENGTH, stop_id, NULL);
+    return 1;
 }
 
-/* ---- sample and finish ------------------------------------------------------------------------------------------ */
-
-static int ends_text(const gy_engine *e, const gy_request *r, int32_t id) {
-    for (int32_t i = 0; i < r->n_stop_ids; i++)
-        if (r->stop_ids[i] == id) return 1;
-    for (int32_t i = 0; i < e->m->d.n_eos && !r->ignore_eos; i++)
-        if (e->m->d.eos[i] == id) return 1;
+static int deliver_prompt(gy_engine *e, const gy_logit_item *it) {
+    const gy_request *r = &it->c->req->r;
+    gy_sched_done(e->sched, it->flight);
+    if (r->on_prompt)
+        r->on_prompt(r->arg, &(gy_prompt_event){.request = it->c->req->id, .pos = it->pos + 1, .sampled = &it->out});
     return 0;
 }
 
-static void deliver(gy_engine *e, int32_t slot, int32_t loops) {
-    gy_running *u = &e->running[slot];
-    gy_req *q = u->req;
-    int32_t id = e->sampled.id, index = q->n_output++;
-    if (!index) q->first_token_ns = gy_clock_ns();
-    e->stats.n_output_tok++;
-    e->stats.n_loop_sum += loops;
-    gy_verdict v = GY_CONTINUE;
-    if (q->r.on_token)
-        v = q->r.on_token(
-            q->r.arg,
-            &(gy_token_event){.request = q->id, .index = index, .token = id, .loops = loops, .sampled = &e->sampled});
-    if (v == GY_STOP || ends_text(e, &q->r, id))
-        gy_engine_finish(e, slot, GY_FINISH_STOP, NULL);
-    else if (q->n_output == q->r.max_tokens)
-        gy_engine_finish(e, slot, GY_FINISH_LENGTH, NULL);
-    else
-        u->pending = id;
+static int deliver_item(gy_engine *e, gy_logit_item *it) {
+    if (it->st >= 0) return it->samples ? deliver_token(e, it) : deliver_prompt(e, it);
+    gy_engine_finish(e, it->c, GY_FINISH_ERROR, -1, &it->err);
+    return 1;
 }
 
-/* The flight's logits are there: it ends here, and so may its request. */
-static void sample_flight(gy_engine *e, int32_t f, const float *logits) {
-    gy_flight fl = e->flight[f];
-    const gy_req *q = e->running[fl.slot].req;
-    int32_t loops = fl.rule.kind == GY_EXIT_SELECT ? fl.exit.selected : fl.exit.loops;
-    flight_free(e, f);
-    gy_err err;
-    if (gy_sample_row(e->sampler, logits, &q->r.sample, fl.pos + 1, &err, &e->sampled) == GY_OK)
-        deliver(e, fl.slot, loops);
+/* A choice that ends takes its other rows of the batch with it. */
+static void deliver(gy_engine *e, int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
+        const gy_choice *c = e->item[i].c;
+        if (!c || !deliver_item(e, &e->item[i])) continue;
+        for (int32_t k = i + 1; k < n; k++)
+            if (e->item[k].c == c) e->item[k].c = NULL;
+    }
+}
+
+/* ---- sample ----------------------------------------------------------------------------------------------------- */
+
+static void sample_item(void *arg, int32_t i, int member) {
+    gy_engine *e = arg;
+    gy_logit_item *it = &e->item[i];
+    const gy_choice *c = it->c;
+    const gy_req *q = c->req;
+    int ban = c->n_output < q->r.min_tokens;
+    if (it->samples)
+        it->st = gy_sample_row(e->sampler, member,
+                               &(gy_sample_in){.logits = it->logits,
+                                               .p = &c->p,
+                                               .counts = c->counts,
+                                               .ban = q->ends,
+                                               .n_ban = ban ? q->n_ends : 0,
+                                               .position = it->pos + 1},
+                               &it->err, &it->out);
     else
-        gy_engine_finish(e, fl.slot, GY_FINISH_ERROR, &err);
+        it->st = gy_logprob_row(it->logits, e->m->d.n_vocab, c->tok[it->pos + 1], q->r.prompt_logprobs, it->pos + 1,
+                                &it->err, &it->out);
+}
+
+static void sample_items(gy_engine *e, int32_t n) {
+    gy_backend *be = e->m->be;
+    if (!n) return;
+    int64_t t = gy_clock_ns();
+    be->ops->parallel(be, n, sample_item, e);
+    e->stats.sample_ns += gy_clock_ns() - t;
+    deliver(e, n);
+}
+
+static void set_item(gy_engine *e, int32_t i, int32_t f, const float *logits) {
+    const gy_flight *fl = &e->flight[f];
+    gy_logit_item *it = &e->item[i];
+    it->c = choice_of(e, f);
+    it->flight = f;
+    it->pos = gy_sched_flight_pos(e->sched, f);
+    it->loops = fl->rule.kind == GY_EXIT_SELECT ? fl->exit.selected : fl->exit.loops;
+    it->samples = gy_sched_flight_samples(e->sched, f);
+    it->logits = logits;
 }
 
 /* ---- coda ------------------------------------------------------------------------------------------------------- */
 
-static int32_t select_state(const gy_engine *e, int32_t slot) {
-    return e->o.max_rows + slot;
+static int32_t select_state(const gy_engine *e, int32_t flight) {
+    gy_job_info info;
+    gy_sched_job_info(e->sched, gy_sched_flight_job(e->sched, flight), &info);
+    return e->n_flight + info.slot;
 }
 
-/* Row i of a coda batch reads flight f. */
-static void coda_row(gy_engine *e, int32_t f, int32_t i) {
+/* Where a row's state for the coda is: select may have kept an earlier one. */
+static int32_t coda_state(const gy_engine *e, int32_t f) {
     const gy_flight *fl = &e->flight[f];
-    int selected_earlier = fl->rule.kind == GY_EXIT_SELECT && fl->exit.selected && fl->exit.selected < fl->exit.loops;
-    e->row_flight[i] = f;
-    e->row_state[i] = selected_earlier ? select_state(e, fl->slot) : f;
-    e->row_pos[i] = fl->pos;
-    if (gy_desc_boundary_layers(&e->m->d)) {
-        e->row_off[i] = gy_kv_map_off(e->kv, GY_KV_BOUNDARY, e->running[fl->slot].kv_seq, 0);
-        e->row_slot[i] = gy_kv_map(e->kv, GY_KV_BOUNDARY)[e->row_off[i] + fl->pos];
-    }
+    int kept = fl->rule.kind == GY_EXIT_SELECT && fl->exit.selected && fl->exit.selected < fl->exit.loops &&
+               gy_sched_flight_samples(e->sched, f);
+    return kept ? select_state(e, f) : f;
 }
 
-static const float *run_coda(gy_engine *e, int32_t n_row, int32_t n_logit) {
-    gy_loop_batch b = {
-        .n_row = n_row, .state = e->row_state, .pos = e->row_pos, .slot = e->row_slot, .map_off = e->row_off};
-    return gy_loop_coda(e->loop, &b, e->row_logit, n_logit);
+static const float *run_coda(gy_engine *e, const gy_sched_rows *b, const int32_t *logit, int32_t n_logit) {
+    gy_loop_batch batch = batch_of(b);
+    for (int32_t i = 0; i < b->n_row; i++) e->row_state[i] = coda_state(e, b->flight[i]);
+    batch.state = e->row_state;
+    int64_t t = gy_clock_ns();
+    const float *logits = gy_loop_coda(e->loop, &batch, logit, n_logit);
+    e->stats.model_ns += gy_clock_ns() - t;
+    return logits;
 }
 
-/* Runs the coda of rows 0..n_row and ends their flights; rows that want logits are sampled. */
-static void finish_coda(gy_engine *e, int32_t n_row, int32_t n_logit) {
-    const float *logits = run_coda(e, n_row, n_logit);
-    for (int32_t i = 0, k = 0; i < n_row; i++) {
-        int32_t f = e->row_flight[i];
-        if (k < n_logit && e->row_logit[k] == i)
-            sample_flight(e, f, logits + (size_t)k++ * (size_t)e->m->d.n_vocab);
-        else
-            flight_free(e, f);
-    }
-}
-
-/* A flight may run its coda when all earlier positions have: coda layers attend to them. Without coda layers only the
- * rows that want logits need one. */
-static int coda_ready(const gy_engine *e, const gy_flight *fl, int32_t n_coda) {
-    return !e->m->d.n_layer[GY_CODA] || fl->pos == n_coda;
-}
-
-/* One batch of what is ready in coda_wait; returns the number of flights that left it. */
-static int32_t coda_batch(gy_engine *e) {
-    int32_t n_row = 0, n_logit = 0, kept = 0, i = 0, has_layers = e->m->d.n_layer[GY_CODA] > 0, gone = 0;
-    for (; i < e->n_coda_wait; i++) {
-        int32_t f = e->coda_wait[i];
-        gy_flight *fl = &e->flight[f];
-        gy_running *u = &e->running[fl->slot];
-        if (fl->wants_logits && n_logit == e->max_logit) break;
-        if (!coda_ready(e, fl, u->n_coda)) {
-            e->coda_wait[kept++] = f;
-            continue;
+static int32_t coda(gy_engine *e) {
+    int32_t n_row = 0;
+    for (const gy_sched_rows *b; (b = gy_sched_coda(e->sched, e->o.max_logits))->n_row;) {
+        const float *logits = run_coda(e, b, b->logit, b->n_logit);
+        int32_t n = b->n_row, n_logit = b->n_logit, k = 0;
+        memcpy(e->row_flight, b->flight, (size_t)n * sizeof *e->row_flight);
+        memcpy(e->row_logit, b->logit, (size_t)n_logit * sizeof *e->row_logit);
+        for (int32_t i = 0; i < n; i++) {
+            if (k < n_logit && e->row_logit[k] == i) {
+                set_item(e, k, e->row_flight[i], logits + (size_t)k * (size_t)e->m->d.n_vocab);
+                k++;
+            } else {
+                gy_sched_done(e->sched, e->row_flight[i]);
+            }
         }
-        u->n_coda = fl->pos + 1;
-        gone++;
-        if (!has_layers && !fl->wants_logits) {
-            flight_free(e, f);
-            continue;
-        }
-        if (fl->wants_logits) e->row_logit[n_logit++] = n_row;
-        coda_row(e, f, n_row++);
-    }
-    for (; i < e->n_coda_wait; i++) e->coda_wait[kept++] = e->coda_wait[i];
-    e->n_coda_wait = kept;
-    finish_coda(e, n_row, n_logit);
-    return gone;
-}
-
-static void coda(gy_engine *e) {
-    while (e->n_coda_wait && coda_batch(e) > 0) {
-    }
-}
-
-/* ---- pass and routing ------------------------------------------------------------------------------------------- */
-
-static int32_t take_rows(gy_engine *e) {
-    int32_t n_row = e->fifo_len;
-    for (int32_t i = 0; i < n_row; i++) {
-        int32_t f = fifo_pop(e);
-        const gy_flight *fl = &e->flight[f];
-        int32_t seq = e->running[fl->slot].kv_seq, depth = fl->exit.loops;
-        gy_status st = gy_kv_claim(e->kv, GY_KV_CORE, seq, depth, fl->pos, &e->row_slot[i]);
-        GY_CHECK(st == GY_OK); /* reserved at admission */
-        e->row_flight[i] = e->row_state[i] = f;
-        e->row_pos[i] = fl->pos;
-        e->row_off[i] = gy_kv_map_off(e->kv, GY_KV_CORE, seq, depth);
+        sample_items(e, n_logit);
+        n_row += n;
     }
     return n_row;
 }
 
-static void run_pass(gy_engine *e, int32_t n_row) {
-    int gate = 0, latent = 0;
-    for (int32_t i = 0; i < n_row; i++) {
-        gate |= gy_exit_needs_gate(&e->flight[e->row_flight[i]].rule);
-        latent |= gy_exit_needs_latent(&e->flight[e->row_flight[i]].rule);
-    }
-    gy_loop_batch b = {
-        .n_row = n_row, .state = e->row_state, .pos = e->row_pos, .slot = e->row_slot, .map_off = e->row_off};
-    gy_loop_pass(e->loop, &b, gate ? e->row_gate : NULL, latent ? e->row_latent : NULL);
-    e->stats.n_pass++;
-    e->stats.n_row += n_row;
+/* ---- pass and routing ------------------------------------------------------------------------------------------- */
+
+static int logs_gates(const gy_engine *e, int32_t f) {
+    return e->gate_log && choice_of(e, f)->req->r.want_gates && gy_sched_flight_samples(e->sched, f);
 }
 
+static void run_pass(gy_engine *e, const gy_sched_rows *b) {
+    int gate = 0, latent = 0;
+    for (int32_t i = 0; i < b->n_row; i++) {
+        const gy_exit_rule *r = &e->flight[b->flight[i]].rule;
+        gate |= gy_exit_needs_gate(r) || logs_gates(e, b->flight[i]);
+        latent |= gy_exit_needs_latent(r);
+    }
+    gy_loop_batch batch = batch_of(b);
+    int64_t t = gy_clock_ns();
+    gy_loop_pass(e->loop, &batch, gate ? e->row_gate : NULL, latent ? e->row_latent : NULL);
+    e->stats.model_ns += gy_clock_ns() - t;
+    e->stats.n_pass++;
+    e->stats.n_row += b->n_row;
+}
+
+/* A token that leaves is remembered with its depth, so that a dropped choice can repeat it. */
 static gy_exit_verdict step_exit(gy_engine *e, int32_t f, float gate, double latent, const float *logits) {
     gy_flight *fl = &e->flight[f];
-    const gy_req *q = e->running[fl->slot].req;
+    gy_choice *c = choice_of(e, f);
+    const gy_request *r = &c->req->r;
     gy_exit_obs o = {.gate = gate,
                      .latent = latent,
                      .logits = logits,
-                     .prev_logp = q->prev_logp,
+                     .prev_logp = c->prev_logp,
                      .n_vocab = e->m->d.n_vocab,
-                     .trace_loops = fl->rule.kind == GY_EXIT_TRACE ? q->r.trace[q->n_output] : 0};
+                     .trace_loops = fl->rule.kind == GY_EXIT_TRACE ? r->trace[c->n_output] : 0};
     gy_exit_verdict v = gy_exit_step(&fl->rule, &fl->exit, &o);
-    if (fl->rule.kind == GY_EXIT_SELECT && fl->exit.selected == fl->exit.loops && fl->wants_logits)
-        gy_loop_copy_state(e->loop, f, select_state(e, fl->slot));
-    if (v == GY_EXIT_LEAVE) gy_kv_exit(e->kv, e->running[fl->slot].kv_seq, fl->pos, fl->exit.loops - 1);
+    if (fl->rule.kind == GY_EXIT_SELECT && fl->exit.selected == fl->exit.loops && gy_sched_flight_samples(e->sched, f))
+        gy_loop_copy_state(e->loop, f, select_state(e, f));
+    int32_t pos = gy_sched_flight_pos(e->sched, f);
+    if (v == GY_EXIT_LEAVE && pos >= r->n_prompt) c->depth[pos - r->n_prompt] = fl->exit.loops;
     return v;
+}
+
+static void log_gate(gy_engine *e, int32_t f, float gate) {
+    gy_flight *fl = &e->flight[f];
+    if (logs_gates(e, f)) e->gate_log[(size_t)f * (size_t)e->depth + (size_t)fl->n_gate++] = gate;
 }
 
 static void route_row(gy_engine *e, int32_t f, float gate, double latent) {
     if (step_exit(e, f, gate, latent, NULL) == GY_EXIT_LEAVE)
-        e->coda_wait[e->n_coda_wait++] = f;
+        gy_sched_leave(e->sched, f, 0);
     else
-        fifo_push(e, f);
+        gy_sched_stay(e->sched, f);
 }
 
 /* Rows whose rule looks at the next-token distribution: the coda runs after each loop, and when the row leaves, its
  * logits are there already. Coda layers rewrite the row's boundary slot each time; the last one stays. n is at most
- * max_logit. */
+ * max_logits. */
 static void route_by_logits(gy_engine *e, const int32_t *flights, int32_t n) {
+    for (int32_t i = 0; i < n; i++) e->row_logit[i] = i;
+    const float *logits = run_coda(e, gy_sched_judge(e->sched, flights, n), e->row_logit, n);
+    int32_t k = 0;
     for (int32_t i = 0; i < n; i++) {
-        coda_row(e, flights[i], i);
-        e->row_logit[i] = i;
-    }
-    const float *logits = run_coda(e, n, n);
-    for (int32_t i = 0; i < n; i++) {
-        int32_t f = e->row_flight[i];
         const float *row = logits + (size_t)i * (size_t)e->m->d.n_vocab;
-        if (step_exit(e, f, 0.0f, 0.0, row) == GY_EXIT_LEAVE) {
-            e->running[e->flight[f].slot].n_coda = e->flight[f].pos + 1;
-            sample_flight(e, f, row);
+        if (step_exit(e, flights[i], 0.0f, 0.0, row) == GY_EXIT_LEAVE) {
+            gy_sched_leave(e->sched, flights[i], 1);
+            set_item(e, k++, flights[i], row);
         } else {
-            fifo_push(e, f);
+            gy_sched_stay(e->sched, flights[i]);
+        }
+    }
+    sample_items(e, k);
+}
+
+static void route(gy_engine *e, const gy_sched_rows *b) {
+    int32_t n_row = b->n_row, n = 0;
+    memcpy(e->row_flight, b->flight, (size_t)n_row * sizeof *e->row_flight);
+    for (int32_t i = 0; i < n_row; i++) {
+        int32_t f = e->row_flight[i];
+        log_gate(e, f, e->row_gate[i]);
+        if (gy_exit_needs_logits(&e->flight[f].rule))
+            e->judged[n++] = f;
+        else
+            route_row(e, f, e->row_gate[i], e->row_latent[i]);
+    }
+    for (int32_t i = 0; i < n; i += e->o.max_logits) {
+        int32_t len = n - i < e->o.max_logits ? n - i : e->o.max_logits;
+        route_by_logits(e, e->judged + i, len);
+    }
+}
+
+/* Enter, pass, route, coda; returns the rows that did something. */
+static int32_t turn(gy_engine *e) {
+    int32_t n = enter(e);
+    const gy_sched_rows *b = gy_sched_pass(e->sched);
+    n += b->n_row;
+    if (b->n_row) {
+        run_pass(e, b);
+        route(e, b);
+    }
+    return n + coda(e);
+}
+
+/* ---- the step --------------------------------------------------------------------------------------------------- */
+
+/* A callback may submit, which only appends; it may end no request. The next one is read before the callback all the
+ * same, because the request goes with its last choice. */
+static void drop_cancelled(gy_engine *e) {
+    if (!e->n_cancel) return;
+    e->n_cancel = 0;
+    for (gy_req *q = e->first, *next; q; q = next) {
+        next = q->next;
+        if (!q->cancelled) continue;
+        for (int32_t k = 0, n = q->n_left; n > 0; k++) {
+            if (q->choice[k].job < 0) continue;
+            n--;
+            gy_engine_finish(e, &q->choice[k], GY_FINISH_CANCELLED, -1, NULL);
         }
     }
 }
 
-static void route(gy_engine *e, int32_t n_row) {
-    int32_t n = 0;
-    for (int32_t i = 0; i < n_row; i++) {
-        int32_t f = e->row_flight[i];
-        if (gy_exit_needs_logits(&e->flight[f].rule))
-            e->by_logits[n++] = f;
-        else
-            route_row(e, f, e->row_gate[i], e->row_latent[i]);
-    }
-    for (int32_t i = 0; i < n; i += e->max_logit) {
-        int32_t len = n - i < e->max_logit ? n - i : e->max_logit;
-        route_by_logits(e, e->by_logits + i, len);
-    }
-}
-
 gy_status gy_engine_step(gy_engine *e, gy_err *err) {
-    gy_engine_admit(e);
-    if (!e->n_running) return GY_DONE;
-    enter(e);
-    int32_t n_row = take_rows(e);
-    run_pass(e, n_row);
-    route(e, n_row);
-    coda(e);
+    int64_t t = gy_clock_ns();
+    drop_cancelled(e);
+    if (gy_sched_idle(e->sched)) return GY_DONE;
+    gy_sched_admit(e->sched, t);
+    int32_t n = 0;
+    e->n_sampled = 0;
+    for (int32_t k = 0; k < e->o.fuse_loops && !e->n_sampled; k++) {
+        int32_t done = turn(e);
+        n += done;
+        if (!done) break;
+    }
     e->stats.n_step++;
-    return gy_loop_sync(e->loop, err);
+    e->n_idle = n ? 0 : e->n_idle + 1;
+    gy_status st = gy_loop_sync(e->loop, err);
+    e->stats.step_ns += gy_clock_ns() - t;
+    if (e->n_idle >= MAX_IDLE && st == GY_OK)
+        return gy_err_set(err, GY_E_BUG, "%d steps did nothing although requests wait: please report this", e->n_idle);
+    return st;
 }

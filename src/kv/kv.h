@@ -15,11 +15,10 @@
  * (gy_kv_position_serial) or chunked would not equal whole.
  *
  * Blocks are reference counted: sequences, the prefix cache (prefix.h), outside holders. At every step, per group:
- * free + in use = total, where a block is in use iff somebody holds a reference. Blocks that only the prefix cache holds
- * are reclaimed by a claim that finds no free one.
- * Parking: a sequence may leave the pool and stay open; its bytes are then in blocks of a second, host-side pool of the
- * caller (park blocks), its map says where. Nothing here touches the bytes: the caller copies, told what by a callback.
- * Engine lifetime; one thread (the engine's).
+ * free + in use = total, where a block is in use iff somebody holds a reference. Blocks that only the prefix cache
+ * holds are reclaimed by a claim that finds no free one. Parking: a sequence may leave the pool and stay open; its
+ * bytes are then in blocks of a second, host-side pool of the caller (park blocks), its map says where. Nothing here
+ * touches the bytes: the caller copies, told what by a callback. Engine lifetime; one thread (the engine's).
  */
 #ifndef GY_KV_KV_H
 #define GY_KV_KV_H
@@ -77,19 +76,20 @@ void gy_kv_exit(gy_kv *kv, int32_t seq, int32_t pos, int32_t depth);
 /* Would this claim take a block that the sequence does not hold yet? O(1). */
 int gy_kv_claim_takes(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t depth, int32_t pos);
 
-/* Rewinds to n_tok tokens, as if later ones had never been claimed: their slots are dropped, blocks that become empty go
- * back, their map entries are unset. The blocks that stay partly filled must not be shared (GY_CHECK). O(what is
+/* Rewinds to n_tok tokens, as if later ones had never been claimed: their slots are dropped, blocks that become empty
+ * go back, their map entries are unset. The blocks that stay partly filled must not be shared (GY_CHECK). O(what is
  * dropped * n_loop), plus a walk back to the newest remaining token of each plane. */
 void gy_kv_truncate(gy_kv *kv, int32_t seq, int32_t n_tok);
 
-/* Gives dst, open and empty, the first n_tok tokens of src: whole block rows, n_tok a multiple of 16, all of whose tokens
- * own slots on the same planes 0..n_own-1 (full-depth prompt tokens: slot j of every such plane is token j) and have
- * left the core. Blocks are shared, references + 1; dst's map is filled, deeper depths included. */
+/* Gives dst, open and empty, the first n_tok tokens of src: whole block rows, n_tok a multiple of 16, all of whose
+ * tokens own slots on the same planes 0..n_own-1 (full-depth prompt tokens: slot j of every such plane is token j) and
+ * have left the core. Blocks are shared, references + 1; dst's map is filled, deeper depths included. */
 void gy_kv_share(gy_kv *kv, int32_t src, int32_t dst, int32_t n_tok);
 
-/* Parking. copy is called once for each block the sequence holds, in any order: park: pool block -> park block, restore:
- * park block -> pool block. Shared blocks are copied too; after restore they are private. GY_AGAIN (no room in the other
- * pool) leaves everything as it was. A parked sequence can only be restored, closed, or asked for its blocks. */
+/* Parking. copy is called once for each block the sequence holds, in any order: park: pool block -> park block,
+ * restore: park block -> pool block. Shared blocks are copied too; after restore they are private. GY_AGAIN (no room in
+ * the other pool) leaves everything as it was. A parked sequence can only be restored, closed, or asked for its blocks.
+ */
 typedef void (*gy_kv_copy_fn)(void *arg, gy_kv_group g, int32_t block, int32_t park_block);
 gy_status gy_kv_park(gy_kv *kv, int32_t seq, gy_kv_copy_fn copy, void *arg);
 gy_status gy_kv_restore(gy_kv *kv, int32_t seq, gy_kv_copy_fn copy, void *arg);

@@ -10,6 +10,9 @@
 
 struct gy_loop {
     gy_model *m;
+    const gy_model_desc *d; /* the model's */
+    gy_dtype act;           /* its backend's */
+    int host;               /* the backend's memory is the host's */
     gy_loop_config c;
     void *mem; /* backend memory: everything below is carved from it */
     size_t bytes;
@@ -46,12 +49,12 @@ struct gy_loop {
 static void *take(gy_loop *l, gy_carve *c, size_t n, size_t elem_bytes) {
     size_t at = c->used;
     void *p = gy_carve_take(c, n, elem_bytes);
-    return l->m->be->is_host || !l->mem ? p : (char *)l->mem + at;
+    return l->host || !l->mem ? p : (char *)l->mem + at;
 }
 
 static void lay_out(gy_loop *l, gy_carve *c) {
-    const gy_model_desc *d = &l->m->d;
-    size_t act = gy_dtype_bytes(l->m->be->act), row = (size_t)l->c.max_row, state = (size_t)l->c.n_state;
+    const gy_model_desc *d = l->d;
+    size_t act = gy_dtype_bytes(l->act), row = (size_t)l->c.max_row, state = (size_t)l->c.n_state;
     size_t embd = (size_t)d->n_embd * act, q = (size_t)d->n_head * (size_t)d->head_dim * act;
     size_t kv = (size_t)d->n_head_kv * (size_t)d->head_dim * act, half = (size_t)d->head_dim / 2;
     l->state_h = take(l, c, state, embd);
@@ -85,10 +88,20 @@ gy_ops_limits gy_loop_limits(const gy_model_desc *d, int32_t max_row, int32_t ma
     return (gy_ops_limits){.max_row = max_row, .max_k = k, .max_len = max_len};
 }
 
+size_t gy_loop_plan_bytes(const gy_model_desc *d, gy_dtype act, const gy_loop_config *c) {
+    gy_loop l = {.d = d, .act = act, .host = 1, .c = *c};
+    gy_carve measure = {0};
+    lay_out(&l, &measure);
+    return measure.overflow ? 0 : measure.used;
+}
+
 gy_status gy_loop_create(gy_model *m, const gy_loop_config *c, gy_err *err, gy_loop **out) {
     gy_loop *l = gy_mem_alloc(GY_MEM_MODEL, 1, sizeof *l);
     if (!l) return gy_err_set(err, GY_E_NOMEM, "out of memory");
     l->m = m;
+    l->d = &m->d;
+    l->act = m->be->act;
+    l->host = m->be->is_host;
     l->c = *c;
     gy_carve measure = {0};
     lay_out(l, &measure);

@@ -30,6 +30,9 @@ typedef struct gy_loop_config {
 /* Bounds for the backend that will run batches of max_row rows with contexts up to max_len. Pure. */
 gy_ops_limits gy_loop_limits(const gy_model_desc *d, int32_t max_row, int32_t max_len);
 
+/* Bytes of backend memory that create will take; 0 = overflow. Views in c do not matter. Pure. */
+size_t gy_loop_plan_bytes(const gy_model_desc *d, gy_dtype act, const gy_loop_config *c);
+
 gy_status gy_loop_create(gy_model *m, const gy_loop_config *c, gy_err *err, gy_loop **out);
 void gy_loop_destroy(gy_loop *l); /* accepts NULL */
 

@@ -22,16 +22,17 @@
  *   PREFILL  yes               yes           maybe     running; the ring of prompts while tokens are left to enter
  *   DECODE   yes               yes           0 or 1    running; the list of pending tokens between sample and entry
  *
- * A job knows n_known tokens: its prompt and its outputs so far; token n_known - 1 has no KV yet or is in flight. Tokens
- * before it enter as prompt rows, also outputs that a dropped job computes again; the last known one, when it is an
- * output, enters as the decode row.
+ * A job knows n_known tokens: its prompt and its outputs so far; token n_known - 1 has no KV yet or is in flight.
+ * Tokens before it enter as prompt rows, also outputs that a dropped job computes again; the last known one, when it is
+ * an output, enters as the decode row.
  *
  *   flight: enter -> queue (prompt or decode) -> pass -> stay: the queue's tail, one deeper
- *                                                     -> leave: coda_wait, in order of leaving -> coda -> done | sampled
+ *                                                     -> leave: coda_wait, in order of leaving -> coda -> done |
+ * sampled
  *
- * Why two first-in first-out queues give every row what it must read: a queue is taken from its head and what stays goes
- * to its tail, so the flights of a sequence keep their cyclic order, and when token p is taken, each earlier token in
- * flight has done p's depth, or is in the same pass before it. A decode row enters only when no prompt row of its
+ * Why two first-in first-out queues give every row what it must read: a queue is taken from its head and what stays
+ * goes to its tail, so the flights of a sequence keep their cyclic order, and when token p is taken, each earlier token
+ * in flight has done p's depth, or is in the same pass before it. A decode row enters only when no prompt row of its
  * sequence flies. Under layouts that overwrite (gy_kv_position_serial) one flight of a sequence flies at a time.
  *
  * A pass: decode rows first; then prompt rows, of several jobs in turns of prefill_chunk tokens, up to max_rows; when
@@ -41,9 +42,9 @@
  *
  * Shortage: a claim that finds no block preempts the worst running job (highest priority number, then latest arrival),
  * which may be the one that asked. Preempting rewinds the job to its last finished token (what flies is computed again,
- * which is exact: every value is a function of the tokens and of how deep each ran), then parks it, or drops its KV when
- * the park pool is full: then its known tokens run again, outputs at the depths they ran. The best job is never preempted
- * by others, so it ends; with it gone the next one is best.
+ * which is exact: every value is a function of the tokens and of how deep each ran), then parks it, or drops its KV
+ * when the park pool is full: then its known tokens run again, outputs at the depths they ran. The best job is never
+ * preempted by others, so it ends; with it gone the next one is best.
  *
  * Bounds: at most scan_limit waiting jobs are looked at in an admission; when jobs behind a job that did not fit have
  * been admitted max_bypass times past it, nothing behind it is admitted until it is. So with fcfs a job waits for at
@@ -66,19 +67,19 @@ typedef struct gy_sched_opts {
     int32_t max_queue;     /* jobs waiting at once, >= 1; submit says GY_AGAIN beyond */
     int32_t prefill_chunk; /* prompt tokens of one job before the next one's turn, >= 1 */
     double prefill_share;  /* (0, 1] */
-    int no_refill;         /* 1: pending tokens enter only when no decode row flies, decode rows leave the coda_wait only
-                              when no decode row waits for a pass: cohorts, for comparison */
-    int32_t min_coda;      /* coda batches of models with coda layers are held until so many flights wait for it, or
-                              nothing else can run; 1 = never held */
-    int reserve_full;      /* 1: admit only what fits with its whole life at full depth: nothing is ever preempted for
-                              blocks. 0: admit by the known tokens, grow, preempt */
-    double watermark;      /* [0, 1) of the core blocks stay free at admission while anything runs */
+    int no_refill;    /* 1: pending tokens enter only when no decode row flies, decode rows leave the coda_wait only
+                         when no decode row waits for a pass: cohorts, for comparison */
+    int32_t min_coda; /* coda batches of models with coda layers are held until so many flights wait for it, or
+                         nothing else can run; 1 = never held */
+    int reserve_full; /* 1: admit only what fits with its whole life at full depth: nothing is ever preempted for
+                         blocks. 0: admit by the known tokens, grow, preempt */
+    double watermark; /* [0, 1) of the core blocks stay free at admission while anything runs */
     gy_sched_policy policy;
-    gy_preempt preempt;    /* AUTO: park if there is room, else recompute */
-    int32_t scan_limit, max_bypass; /* >= 1 */
-    int32_t n_loop;     /* trained depth: what prompt tokens run, what may be shared */
-    int has_boundary;   /* the model has prelude or coda layers: entering claims a boundary slot */
-    int has_coda;       /* coda layers: coda runs for every token, in position order */
+    gy_preempt preempt;                    /* AUTO: park if there is room, else recompute */
+    int32_t scan_limit, max_bypass;        /* >= 1 */
+    int32_t n_loop;                        /* trained depth: what prompt tokens run, what may be shared */
+    int has_boundary;                      /* the model has prelude or coda layers: entering claims a boundary slot */
+    int has_coda;                          /* coda layers: coda runs for every token, in position order */
     gy_kv_copy_fn park_copy, restore_copy; /* the bytes; may be NULL when kv has no park blocks */
     void *copy_arg;
 } gy_sched_opts;
@@ -96,8 +97,8 @@ gy_status gy_sched_create(const gy_sched_opts *o, gy_kv *kv, gy_err *err, gy_sch
 void gy_sched_destroy(gy_sched *s); /* accepts NULL */
 
 typedef struct gy_sched_job {
-    const int32_t *tok; /* [n_prompt + max_tokens], borrowed until the job is removed. The owner writes outputs behind the
-                           prompt before it reports them sampled */
+    const int32_t *tok; /* [n_prompt + max_tokens], borrowed until the job is removed. The owner writes outputs behind
+                           the prompt before it reports them sampled */
     int32_t n_prompt, max_tokens; /* >= 1 */
     int32_t priority;             /* lower runs sooner; only under GY_SCHED_PRIORITY */
     int full_prompt;              /* 1: prompt tokens run n_loop loops: rows may be shared */
@@ -112,8 +113,8 @@ typedef struct gy_sched_job {
 gy_status gy_sched_fits(const gy_sched *s, int32_t n_prompt, int32_t max_tokens, gy_err *err);
 /* Queues a job; it must fit. GY_AGAIN: the queue is full. */
 gy_status gy_sched_submit(gy_sched *s, const gy_sched_job *j, int64_t now_ns, int32_t *job_out);
-/* Ends a job in whatever state: flights, blocks, sequence, place in the queue. Not between gy_sched_pass and the routing
- * of its rows; for a flight being sampled see gy_sched_sampled. */
+/* Ends a job in whatever state: flights, blocks, sequence, place in the queue. Not between gy_sched_pass and the
+ * routing of its rows; for a flight being sampled see gy_sched_sampled. */
 void gy_sched_remove(gy_sched *s, int32_t job);
 
 /* ---- one step, in this order ---- */
@@ -140,8 +141,8 @@ void gy_sched_stay(gy_sched *s, int32_t flight);
 void gy_sched_leave(gy_sched *s, int32_t flight, int coda_done);
 /* Where rows of these flights stand in the boundary group: for judging a row that has not left (n <= max_rows). */
 const gy_sched_rows *gy_sched_judge(gy_sched *s, const int32_t *flight, int32_t n);
-/* Rows whose coda may run now, at most max_logit of them wanting logits; call until n_row is 0. Each row must be reported
- * by done or sampled. Rows that need no coda at all (no coda layers, no logits) never appear. */
+/* Rows whose coda may run now, at most max_logit of them wanting logits; call until n_row is 0. Each row must be
+ * reported by done or sampled. Rows that need no coda at all (no coda layers, no logits) never appear. */
 const gy_sched_rows *gy_sched_coda(gy_sched *s, int32_t max_logit);
 void gy_sched_done(gy_sched *s, int32_t flight);
 /* A token was sampled from the flight's logits and stands in tok[]: it is known now. The job goes on unless it is
@@ -160,16 +161,16 @@ int gy_sched_flight_samples(const gy_sched *s, int32_t flight);
 typedef enum gy_job_state { GY_JOB_FREE, GY_JOB_WAITING, GY_JOB_PARKED, GY_JOB_PREFILL, GY_JOB_DECODE } gy_job_state;
 typedef struct gy_job_info {
     gy_job_state state;
-    int32_t slot;     /* running: 0..max_seqs-1, else -1 */
-    int32_t kv_seq;   /* -1: none */
+    int32_t slot;                       /* running: 0..max_seqs-1, else -1 */
+    int32_t kv_seq;                     /* -1: none */
     int32_t n_known, n_entered, n_done; /* n_done: leading tokens that are finished, coda included */
     int32_t n_cached; /* prompt tokens that were not computed: prefix cache or leader, at the first admission */
     int32_t n_bypass, n_preempt;
     int64_t submit_ns, admit_ns; /* first admission; 0 before */
 } gy_job_info;
 void gy_sched_job_info(const gy_sched *s, int32_t job, gy_job_info *out);
-/* Preempts now, in whatever state it runs: GY_OK, or GY_AGAIN when it does not run or cannot be parked and `how` insists.
- * Tests, and owners that need room. Between steps. */
+/* Preempts now, in whatever state it runs: GY_OK, or GY_AGAIN when it does not run or cannot be parked and `how`
+ * insists. Tests, and owners that need room. Between steps. */
 gy_status gy_sched_preempt(gy_sched *s, int32_t job, gy_preempt how);
 
 typedef struct gy_sched_stats {

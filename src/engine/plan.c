@@ -1,0 +1,194 @@
+/* Sizes of an engine: what the options mean for this model, before anything is allocated. Pure.
+ *
+ * A block row is what 16 tokens at full depth need: one core block on each plane and one boundary block. The boundary
+ * pool gets twice as many rows as the core pool: with early exits, core blocks stay free while every token takes its
+ * boundary slot, and the boundary's share of the bytes is small (Huginn: 4 of 132 layer-planes).
+ */
+#include "engine/engine_int.h"
+
+int32_t gy_engine_depth(const gy_model_desc *d, const gy_engine_opts *o) {
+    return o->max_loops > d->n_loop ? o->max_loops : d->n_loop;
+}
+
+int32_t gy_engine_max_logits(const gy_engine_opts *o) {
+    int32_t n = o->max_logits ? o->max_logits : o->sched.max_seqs < 256 ? o->sched.max_seqs : 256;
+    return n < o->sched.max_rows ? n : o->sched.max_rows;
+}
+
+gy_kv_config gy_engine_kv_config(const gy_model_desc *d, gy_dtype act, const gy_engine_opts *o,
+                                 const gy_engine_plan *p) {
+    gy_kv_config c = gy_kvmem_config(d, act, o->max_len);
+    c.layout = o->kv_layout;
+    c.cyclic_k = o->cyclic_k;
+    c.n_loop = gy_engine_depth(d, o);
+    c.max_seqs = o->sched.max_seqs;
+    for (int g = 0; g < GY_KV_GROUPS && p; g++) {
+        c.n_block[g] = p->n_block[g];
+        c.n_park[g] = p->n_park[g];
+    }
+    if (p && p->n_park[GY_KV_CORE]) c.max_seqs *= 2; /* parked sequences keep theirs */
+    return c;
+}
+
+gy_loop_config gy_engine_loop_config(const gy_engine_opts *o) {
+    return (gy_loop_config){.max_row = o->sched.max_rows,
+                            .n_state = gy_sched_n_flight(&o->sched) + o->sched.max_seqs,
+                            .max_logit = gy_engine_max_logits(o)};
+}
+
+static gy_status check_range(const char *field, int64_t found, int64_t lo, int64_t hi, gy_err *err) {
+    if (found >= lo && found <= hi) return GY_OK;
+    return gy_err_set(err, GY_E_ARG, "%s: found %lld, expected %lld to %lld", field, (long long)found, (long long)lo,
+                      (long long)hi);
+}
+
+static gy_status check_fraction(const char *field, double found, int zero, int one, gy_err *err) {
+    if ((found > 0 || (zero && found == 0)) && (found < 1 || (one && found == 1))) return GY_OK;
+    return gy_err_set(err, GY_E_ARG, "%s: found %g, expected %s 0 %s 1", field, found, zero ? "from" : "above",
+                      one ? "up to" : "to below");
+}
+
+static gy_status check_sched(const gy_sched_opts *s, gy_err *err) {
+    GY_TRY(check_range("max_rows", s->max_rows, 1, 1 << 20, err));
+    GY_TRY(check_range("max_seqs", s->max_seqs, 1, 1 << 16, err));
+    GY_TRY(check_range("max_queue", s->max_queue, 1, 1 << 24, err));
+    GY_TRY(check_range("prefill_chunk", s->prefill_chunk, 1, INT32_MAX, err));
+    GY_TRY(check_range("min_coda", s->min_coda, 1, INT32_MAX, err));
+    GY_TRY(check_range("scan_limit", s->scan_limit, 1, INT32_MAX, err));
+    GY_TRY(check_range("max_bypass", s->max_bypass, 1, INT32_MAX, err));
+    GY_TRY(check_range("policy", s->policy, GY_SCHED_FCFS, GY_SCHED_PRIORITY, err));
+    GY_TRY(check_range("preempt", s->preempt, GY_PREEMPT_AUTO, GY_PREEMPT_RECOMPUTE, err));
+    GY_TRY(check_fraction("prefill_share", s->prefill_share, 0, 1, err));
+    return check_fraction("watermark", s->watermark, 1, 0, err);
+}
+
+static gy_status check_opts(const gy_model_desc *d, const gy_engine_opts *o, gy_err *err) {
+    GY_TRY(check_sched(&o->sched, err));
+    if (o->max_len < 1 || o->max_len > d->max_pos)
+        return gy_err_set(err, GY_E_LIMIT, "max_len: found %d tokens, expected 1 to %d, the model's context",
+                          o->max_len, d->max_pos);
+    GY_TRY(check_range("max_loops", o->max_loops, 0, GY_ENGINE_MAX_LOOPS, err));
+    GY_TRY(check_range("max_logits", o->max_logits, 0, 1 << 20, err));
+    GY_TRY(check_range("fuse_loops", o->fuse_loops, 1, GY_ENGINE_MAX_LOOPS, err));
+    GY_TRY(check_range("kv_blocks", o->kv_blocks, 0, INT32_MAX / GY_BLOCK_SLOTS, err));
+    GY_TRY(check_fraction("kv_fraction", o->kv_fraction, 0, 1, err));
+    if (o->kv_layout == GY_KV_CYCLIC && (o->cyclic_k < 1 || o->cyclic_k > gy_engine_depth(d, o)))
+        return gy_err_set(err, GY_E_ARG, "kv_layout: found cyclic:%d, expected cyclic:1 to cyclic:%d", o->cyclic_k,
+                          gy_engine_depth(d, o));
+    return GY_OK;
+}
+
+typedef struct row_size { /* of one block row */
+    int64_t plane[GY_KV_GROUPS];
+    size_t block[GY_KV_GROUPS];
+    size_t bytes; /* with the boundary counted twice */
+} row_size;
+
+static row_size measure_row(const gy_kv_config *c) {
+    row_size r = {.bytes = 0};
+    for (int g = 0; g < GY_KV_GROUPS; g++) {
+        r.plane[g] = gy_kv_n_plane(c, (gy_kv_group)g);
+        r.block[g] = gy_kv_block_bytes(c, (gy_kv_group)g);
+        r.bytes += r.block[g] * (size_t)r.plane[g] * (g == GY_KV_BOUNDARY ? 2 : 1);
+    }
+    return r;
+}
+
+/* Rows that max_seqs sequences of max_len tokens can ever use. */
+static int64_t rows_needed(const gy_engine_opts *o) {
+    return (int64_t)((o->max_len + GY_BLOCK_SLOTS - 1) / GY_BLOCK_SLOTS) * o->sched.max_seqs;
+}
+
+static gy_status rows_in(size_t bytes, const row_size *r, const char *what, gy_err *err, int64_t *n_out) {
+    *n_out = (int64_t)(bytes / r->bytes);
+    if (*n_out) return GY_OK;
+    return gy_err_set(
+        err, GY_E_LIMIT,
+        "%s: %zu bytes are left for KV, 16 tokens at full depth need %zu; free memory, or lower max_rows, "
+        "max_logits or max_loops",
+        what, bytes, r->bytes);
+}
+
+static gy_status rows_of_memory(const gy_engine_opts *o, const row_size *r, size_t available, gy_err *err,
+                                gy_engine_plan *p, int64_t *n_io) {
+    if (!available) return GY_OK;
+    size_t usable = (size_t)((double)available * o->kv_fraction);
+    int64_t n;
+    p->available_bytes = available;
+    GY_TRY(rows_in(usable > p->workspace_bytes ? usable - p->workspace_bytes : 0, r, "free memory", err, &n));
+    if (n >= *n_io) return GY_OK;
+    *n_io = n;
+    p->limit = "memory";
+    return GY_OK;
+}
+
+/* Block rows of the core pool, and who decided. */
+static gy_status size_rows(const gy_engine_opts *o, const row_size *r, size_t available, gy_err *err, gy_engine_plan *p,
+                           int64_t *n_out) {
+    if (o->kv_bytes) {
+        p->limit = "kv_bytes";
+        return rows_in(o->kv_bytes, r, "kv_bytes", err, n_out);
+    }
+    p->limit = "max_seqs x max_len";
+    *n_out = rows_needed(o) * (o->prefix_cache ? 2 : 1);
+    return rows_of_memory(o, r, available, err, p, n_out);
+}
+
+static gy_status set_pools(const gy_engine_opts *o, const row_size *r, int64_t n_row, gy_err *err, gy_engine_plan *p) {
+    int64_t most = rows_needed(o) * (o->prefix_cache ? 2 : 1), side = 2 * n_row;
+    int64_t n[GY_KV_GROUPS] = {n_row * r->plane[GY_KV_CORE], side < most ? side : most};
+    if (n[GY_KV_BOUNDARY] < n_row) n[GY_KV_BOUNDARY] = n_row;
+    if (o->kv_blocks) n[GY_KV_CORE] = o->kv_blocks;
+    for (int g = 0; g < GY_KV_GROUPS; g++) {
+        if (!r->plane[g]) n[g] = 0;
+        if (n[g] > INT32_MAX / GY_BLOCK_SLOTS)
+            return gy_err_set(
+                err, GY_E_LIMIT,
+                "KV needs %lld blocks, slots are 32 bit numbers: lower max_seqs or max_len, or set kv_blocks",
+                (long long)n[g]);
+        size_t bytes;
+        p->n_block[g] = (int32_t)n[g];
+        p->block_bytes[g] = r->block[g];
+        if (gy_size_mul(r->block[g], (size_t)n[g], &bytes) || gy_size_add(p->kv_bytes, bytes, &p->kv_bytes))
+            return gy_err_set(err, GY_E_LIMIT, "KV size overflows: lower max_seqs or max_len");
+        p->kv_token_bytes += r->block[g] / GY_BLOCK_SLOTS * (size_t)r->plane[g];
+    }
+    p->kv_tokens = (int64_t)p->n_block[GY_KV_CORE] / r->plane[GY_KV_CORE] * GY_BLOCK_SLOTS;
+    return GY_OK;
+}
+
+/* Parked sequences: whole rows, no more than could ever run. */
+static void set_park(const gy_engine_opts *o, const row_size *r, gy_engine_plan *p) {
+    int64_t n = (int64_t)(o->park_bytes / r->bytes), most = rows_needed(o);
+    if (n > most) n = most;
+    for (int g = 0; g < GY_KV_GROUPS; g++) {
+        int64_t blocks = n * r->plane[g] * (g == GY_KV_BOUNDARY ? 2 : 1);
+        if (blocks > INT32_MAX / GY_BLOCK_SLOTS) blocks = 0;
+        p->n_park[g] = (int32_t)blocks;
+    }
+    if (!p->n_park[GY_KV_CORE] || (r->plane[GY_KV_BOUNDARY] && !p->n_park[GY_KV_BOUNDARY]))
+        p->n_park[GY_KV_CORE] = p->n_park[GY_KV_BOUNDARY] = 0;
+    for (int g = 0; g < GY_KV_GROUPS; g++) p->park_bytes += (size_t)p->n_park[g] * r->block[g];
+}
+
+gy_status gy_engine_make_plan(const gy_model_desc *d, gy_dtype act, const gy_engine_opts *o, size_t available,
+                              gy_err *err, gy_engine_plan *out) {
+    GY_TRY(check_opts(d, o, err));
+    gy_kv_config c = gy_engine_kv_config(d, act, o, NULL);
+    gy_loop_config lc = gy_engine_loop_config(o);
+    row_size r = measure_row(&c);
+    gy_engine_plan p = {.workspace_bytes = gy_loop_plan_bytes(d, act, &lc)};
+    int64_t n_row = 0;
+    if (!p.workspace_bytes)
+        return gy_err_set(err, GY_E_LIMIT, "workspace size overflows: lower max_rows or max_logits");
+    if (o->kv_blocks) {
+        p.limit = "kv_blocks";
+        n_row = (o->kv_blocks + r.plane[GY_KV_CORE] - 1) / r.plane[GY_KV_CORE];
+    } else {
+        GY_TRY(size_rows(o, &r, available, err, &p, &n_row));
+    }
+    GY_TRY(set_pools(o, &r, n_row, err, &p));
+    set_park(o, &r, &p);
+    *out = p;
+    return GY_OK;
+}

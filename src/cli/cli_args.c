@@ -1,7 +1,7 @@
 /* The tables: every option of every command. Ranges that depend on the model (loops, token ids) are checked later. */
 #include "cli/cli_args.h"
 
-#include "sample/sample.h"
+#include "engine/engine.h"
 
 #include <math.h>
 #include <string.h>
@@ -16,7 +16,15 @@ void gy_args_default(gy_args *a) {
     *a = (gy_args){.log_level = 1, .dtype = -1, .backend = -1, .max_rows = 256, .max_seqs = 16, .prefix_cache = 1};
     a->device = "cpu";
     a->kv_layout = "last_exited";
-    a->req = (gy_req_opts){.top_p = 1, .logprobs = -1, .exit = "fixed", .exit_threshold = NAN};
+    a->prefill_share = a->watermark = a->kv_fraction = NAN;
+    a->bench = (gy_bench_opts){.workload = 1, .warmup = -1};
+    a->req = (gy_req_opts){.top_p = 1,
+                           .repetition_penalty = 1,
+                           .n = 1,
+                           .logprobs = -1,
+                           .prompt_logprobs = -1,
+                           .exit = "fixed",
+                           .exit_threshold = NAN};
 }
 
 /* ---- rows ---- */
@@ -35,6 +43,10 @@ static const gy_opt prompt_rows[] = {
      "one request a line: an object with \"prompt\" or \"prompt_ids\" and any request option, with underscores; - is "
      "standard input; may be repeated"},
     {"json", GY_OPT_FLAG, AT(json), NULL, 0, 0, NULL, "print one JSON object a line, in the order of the prompts"},
+    {"output", GY_OPT_STR, AT(output), "FILE.jsonl", 0, 0, NULL,
+     "append the JSON lines to FILE, each as soon as it is there; prompts that FILE answers already are left out, so "
+     "that "
+     "the same command goes on where it was interrupted"},
     {"config", GY_OPT_STR, AT(config), "FILE.json", 0, 0, NULL,
      "an object with any of these options, with underscores; the command line goes first"},
 };
@@ -45,11 +57,28 @@ static const gy_opt request_rows[] = {
     {"top-k", GY_OPT_I32, AT(req.top_k), "K", 0, BIG, "off", "draw among the K likeliest tokens"},
     {"top-p", GY_OPT_F64, AT(req.top_p), "P", 0, 1, "off", "draw among the likeliest tokens that reach P together"},
     {"min-p", GY_OPT_F64, AT(req.min_p), "P", 0, 1, "off", "draw among tokens at least P times as likely as the first"},
-    {"seed", GY_OPT_U64, AT(req.seed), "S", 0, 0, "0", "of the draws; the same seed gives the same text"},
+    {"repetition-penalty", GY_OPT_F64, AT(req.repetition_penalty), "R", 0, 100, "1: off",
+     "divide the logits of tokens in prompt or output by R (multiply negative ones)"},
+    {"presence-penalty", GY_OPT_F64, AT(req.presence_penalty), "P", -2, 2, "0",
+     "take P from the logits of tokens in the output"},
+    {"frequency-penalty", GY_OPT_F64, AT(req.frequency_penalty), "F", -2, 2, "0",
+     "take F from the logit of a token for each time it is in the output"},
+    {"logit-bias", GY_OPT_PAIRS, AT(req.logit_bias), "ID:BIAS,...", 0, 0, "none",
+     "add to the logits of these tokens, -100 to 100; in JSON also {\"ID\": BIAS}"},
+    {"seed", GY_OPT_SEED, AT(req.seed), "S", 0, 0, "drawn, and reported with --json",
+     "of the draws; the same seed gives the same text"},
+    {"n", GY_OPT_I32, AT(req.n), "N", 1, GY_ENGINE_MAX_N, "1", "outputs of one prompt, each with draws of its own"},
+    {"min-tokens", GY_OPT_I32, AT(req.min_tokens), "N", 0, BIG, "0",
+     "the first N tokens do not end the text: such ids cannot be drawn, stop strings are not looked for"},
     {"ignore-eos", GY_OPT_FLAG, AT(req.ignore_eos), NULL, 0, 0, NULL, "go on behind the end of the text"},
     {"stop", GY_OPT_LIST, AT(req.stop), "STR", 0, 0, NULL, "end the text before STR; may be repeated"},
+    {"stop-ids", GY_OPT_IDS, AT(req.stop_ids), "1,2,3", 0, 0, "none", "these tokens end the text too"},
     {"logprobs", GY_OPT_I32, AT(req.logprobs), "N", 0, GY_MAX_LOGPROBS, "none",
      "with --json: log probability of each token, and of the N likeliest"},
+    {"prompt-logprobs", GY_OPT_I32, AT(req.prompt_logprobs), "N", 0, GY_MAX_LOGPROBS, "none",
+     "the same of the prompt's tokens, from the second on"},
+    {"gates", GY_OPT_FLAG, AT(req.gates), NULL, 0, 0, NULL,
+     "with --json: the raw exit gate of each loop of each token; needs a model that has one"},
     {"exit", GY_OPT_STR, AT(req.exit), "RULE", 0, 0, "fixed",
      "when a token leaves the loop: fixed, gate, gate_delayed, select, latent, kl, entropy, argmax, or trace:FILE (the "
      "loops of each output, recorded before)"},
@@ -62,6 +91,10 @@ static const gy_opt request_rows[] = {
     {"force-depth", GY_OPT_FLAG, AT(req.force_depth), NULL, 0, 0, NULL, "allow --max-loops above the trained depth"},
     {"initial-state", GY_OPT_WORD, AT(req.initial_state), "zero|noise", 0, 0, "zero", "where Huginn's loop starts"},
     {"latent-seed", GY_OPT_U64, AT(req.latent_seed), "S", 0, 0, "0", "of that noise"},
+    {"priority", GY_OPT_I32, AT(req.priority), "P", -BIG, BIG, "0", "lower runs sooner, with --policy priority"},
+    {"cache-salt", GY_OPT_STR, AT(req.cache_salt), "TEXT", 0, 0, "none",
+     "only requests with the same one share cached prefixes"},
+    {"no-cache", GY_OPT_FLAG, AT(req.no_cache), NULL, 0, 0, NULL, "neither read nor fill the prefix cache"},
 };
 static const gy_opt latent_rows[] = {
     {"initial-state", GY_OPT_WORD, AT(req.initial_state), "zero|noise", 0, 0, "zero", "where Huginn's loop starts"},
@@ -74,13 +107,57 @@ static const gy_opt device_rows[] = {
     {"threads", GY_OPT_I32, AT(threads), "N", 1, 1024, "physical cores", "results do not depend on it"},
     {"max-rows", GY_OPT_I32, AT(max_rows), "N", 1, 65536, "256", "rows of one pass; results do not depend on it"},
 };
-static const gy_opt engine_rows[] = {
-    {"max-seqs", GY_OPT_I32, AT(max_seqs), "N", 1, 65536, "16",
-     "prompts that run at once; results do not depend on it"},
-    {"kv-layout", GY_OPT_STR, AT(kv_layout), "LAYOUT", 0, 0, "last_exited", "last_exited, shared, or cyclic:K"},
-    {"kv-blocks", GY_OPT_I32, AT(kv_blocks), "N", 1, BIG, "enough for --max-seqs at full depth",
-     "KV memory in blocks of 16 tokens of one depth"},
-    {"prefix-cache", GY_OPT_WORD, AT(prefix_cache), "on|off", 0, 0, "off", "on: not in this build yet"},
+/* What decides the KV memory; also of inspect --kv. */
+#define KV_ROWS                                                                                                        \
+    {"max-seqs", GY_OPT_I32, AT(max_seqs), "N", 1, 65536, "16", "sequences that run at once; the others wait"},        \
+        {"kv-layout", GY_OPT_STR, AT(kv_layout), "LAYOUT", 0, 0, "last_exited", "last_exited, shared, or cyclic:K"},   \
+        {"kv-blocks", GY_OPT_I32, AT(kv_blocks),       "N",                                                            \
+         1,           BIG,        "see --kv-fraction", "KV memory in blocks of 16 tokens of one depth"},               \
+        {"kv-bytes", GY_OPT_SIZE, AT(kv_bytes),        "SIZE",                                                         \
+         0,          0,           "see --kv-fraction", "KV memory in bytes; K, M, G are powers of 1024"},              \
+        {"kv-fraction",                                                                                                \
+         GY_OPT_F64,                                                                                                   \
+         AT(kv_fraction),                                                                                              \
+         "F",                                                                                                          \
+         0,                                                                                                            \
+         1,                                                                                                            \
+         "0.9",                                                                                                        \
+         "KV memory as a share of what is free; never more than --max-seqs sequences of full length and depth use "    \
+         "(twice that with the prefix cache)"},                                                                        \
+        {"park-bytes",                                                                                                 \
+         GY_OPT_SIZE,                                                                                                  \
+         AT(park_bytes),                                                                                               \
+         "SIZE",                                                                                                       \
+         0,                                                                                                            \
+         0,                                                                                                            \
+         "1G",                                                                                                         \
+         "host memory for sequences that give up their KV for a while; 0: they are computed again"},                   \
+    {                                                                                                                  \
+        "prefix-cache", GY_OPT_WORD, AT(prefix_cache), "on|off", 0, 0, "off",                                          \
+            "keep the KV of prompts for later prompts that begin alike"                                                \
+    }
+
+static const gy_opt kv_rows[] = {KV_ROWS};
+static const gy_opt sched_rows[] = {
+    {"max-queue", GY_OPT_I32, AT(max_queue), "N", 1, 1 << 20, "1024", "sequences that wait inside the engine"},
+    {"policy", GY_OPT_WORD, AT(policy), "fcfs|priority", 0, 0, "fcfs", "who runs first: first come, or --priority"},
+    {"prefill-chunk", GY_OPT_I32, AT(prefill_chunk), "N", 1, BIG, "128",
+     "prompt tokens of one sequence before the next one's turn"},
+    {"prefill-share", GY_OPT_F64, AT(prefill_share), "F", 0, 1, "0.5",
+     "prompt rows of a pass that holds decode rows, as a share of --max-rows"},
+    {"reserve", GY_OPT_WORD, AT(reserve), "grow|full", 0, 0, "grow",
+     "admit by the tokens that are there and grow, or only with KV for a whole life at full depth"},
+    {"watermark", GY_OPT_F64, AT(watermark), "F", 0, 1, "0.01", "share of the KV blocks left free at admission"},
+    {"preempt", GY_OPT_WORD, AT(preempt), "auto|park|recompute", 0, 0, "auto",
+     "when KV runs out: park a sequence, or compute it again; auto parks while there is room"},
+    {"fuse-loops", GY_OPT_I32, AT(fuse_loops), "N", 1, GY_ENGINE_MAX_LOOPS, "1",
+     "passes of one step while no token is due"},
+    {"no-refill", GY_OPT_FLAG, AT(no_refill), NULL, 0, 0, NULL,
+     "let new tokens wait until all others have left: slower, for comparison"},
+    {"min-coda", GY_OPT_I32, AT(min_coda), "N", 1, 65536, "1",
+     "tokens that must wait for the layers behind the loop before these run"},
+};
+static const gy_opt worker_rows[] = {
     {"prefill", GY_OPT_I32, AT(prefill), "N", 1, 1024, NULL, "prefill workers; not in this build yet"},
     {"decode", GY_OPT_I32, AT(decode), "M", 1, 1024, NULL, "decode workers; not in this build yet"},
 };
@@ -115,11 +192,8 @@ static const gy_opt inspect_rows[] = {
     {"cpu", GY_OPT_FLAG, AT(cpu), NULL, 0, 0, NULL, "this machine: features found and used, variant chosen, cores"},
     {"transport", GY_OPT_FLAG, AT(transport), NULL, 0, 0, NULL, "what KV can travel over"},
     {"kv", GY_OPT_FLAG, AT(kv), NULL, 0, 0, NULL, "the KV memory that these options ask for"},
-    {"max-seqs", GY_OPT_I32, AT(max_seqs), "N", 1, 65536, "16", "with --kv: sequences at once"},
     {"max-len", GY_OPT_I32, AT(max_len), "N", 1, BIG, "the model's context", "with --kv: longest sequence"},
-    {"kv-layout", GY_OPT_STR, AT(kv_layout), "LAYOUT", 0, 0, "last_exited", "last_exited, shared, or cyclic:K"},
-    {"kv-blocks", GY_OPT_I32, AT(kv_blocks), "N", 1, BIG, "enough for --max-seqs at full depth",
-     "KV memory in blocks of 16 tokens of one depth"},
+    {"max-rows", GY_OPT_I32, AT(max_rows), "N", 1, 65536, "256", "with --kv: rows of one pass"},
     {"dtype", GY_OPT_WORD, AT(dtype), "f32|bf16", 0, 0, "what most weights are stored in; f32 for F16",
      "of activations and KV"},
 };
@@ -138,7 +212,9 @@ static const gy_opt_group group_general = GROUP("General", general_rows);
 static const gy_opt_group group_json = GROUP("Output", json_rows);
 static const gy_opt_group group_prompt = GROUP("Prompts and output", prompt_rows);
 static const gy_opt_group group_device = GROUP("Model and device", device_rows);
-static const gy_opt_group group_engine = GROUP("Engine", engine_rows);
+static const gy_opt_group group_kv = GROUP("Sequences and KV memory", kv_rows);
+static const gy_opt_group group_sched = GROUP("Scheduling (results do not depend on it)", sched_rows);
+static const gy_opt_group group_workers = GROUP("Workers", worker_rows);
 static const gy_opt_group group_layout = GROUP("KV", layout_rows);
 static const gy_opt_group group_latent = GROUP("Initial state", latent_rows);
 static const gy_opt_group group_debug = GROUP("Debugging", debug_rows);
@@ -148,13 +224,17 @@ static const gy_opt_group group_tokenize = GROUP("Tokenizer", tokenize_rows);
 static const gy_opt_group group_inspect = GROUP("What to look at", inspect_rows);
 static const gy_opt_group group_synth = GROUP("Checkpoint", synth_rows);
 
-static const gy_opt_group *const run_groups[] = {&group_prompt, &gy_group_request, &group_device, &group_engine,
+static const gy_opt_group *const run_groups[] = {&group_prompt, &gy_group_request, &group_device,
+                                                 &group_kv,     &group_sched,      &group_workers,
                                                  &group_debug,  &group_general,    NULL};
 static const gy_opt_group *const eval_groups[] = {&group_eval,   &group_json,  &group_device,  &group_layout,
                                                   &group_latent, &group_debug, &group_general, NULL};
 static const gy_opt_group *const tokenize_groups[] = {&group_tokenize, &group_json, &group_general, NULL};
-static const gy_opt_group *const inspect_groups[] = {&group_inspect, &group_json, &group_mask, &group_general, NULL};
+static const gy_opt_group *const inspect_groups[] = {&group_inspect, &group_kv,      &group_json,
+                                                     &group_mask,    &group_general, NULL};
 static const gy_opt_group *const synth_groups[] = {&group_synth, &group_general, NULL};
+static const gy_opt_group *const bench_groups[] = {&gy_group_bench, &gy_group_request, &group_device,  &group_kv,
+                                                   &group_sched,    &group_debug,      &group_general, NULL};
 
 /* JSON lines use the same rows; their offsets lie in gy_args, so the fields travel through one. */
 gy_status gy_req_from_json(gy_arena *arena, const gy_jv *obj, const char *const *skip, gy_err *err,
@@ -188,9 +268,17 @@ const gy_cmd gy_cmds[] = {
     {"synth", "--shape SHAPE OUT [options]", "write a checkpoint with random weights into the new folder OUT",
      "For tests and measurements: it runs like a trained model of that shape and its text means nothing.\n",
      synth_groups, 1, gy_cmd_synth},
+    {"bench", "engine (MODEL | --synthetic SHAPE) [options]", "measure the engine under a workload",
+     "Drives the engine inside this process and prints times, rates, KV use and what the host's part costs: medians "
+     "over\n"
+     "--repeat runs of the same work. Prompts are random token ids; outputs have the lengths asked for (nothing ends "
+     "a\n"
+     "text early). --seed is also the seed of prompts, lengths and arrivals. What --max-tokens would say, --out "
+     "says.\n",
+     bench_groups, 2, gy_cmd_bench},
 };
 const size_t gy_n_cmds = COUNT(gy_cmds);
-const char *const gy_cmds_later[] = {"chat", "serve", "bench", "pull", NULL};
+const char *const gy_cmds_later[] = {"chat", "serve", "pull", NULL};
 
 const gy_cmd *gy_cmd_find(const char *name) {
     for (size_t i = 0; i < gy_n_cmds; i++)

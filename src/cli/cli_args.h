@@ -4,6 +4,7 @@
 #ifndef GY_CLI_CLI_ARGS_H
 #define GY_CLI_CLI_ARGS_H
 
+#include "cli/cli_bench_opts.h"
 #include "cli/cli_opts.h"
 
 /* What may differ from request to request: also the fields of a line of --input. */
@@ -12,10 +13,19 @@ typedef struct gy_req_opts {
     double temperature;
     int32_t top_k;
     double top_p, min_p;
-    uint64_t seed;
+    double repetition_penalty, presence_penalty, frequency_penalty;
+    const char *logit_bias; /* "ID:BIAS,...", NULL: none */
+    gy_opt_u64 seed;
+    int32_t n;
+    int32_t min_tokens;
     int ignore_eos;
     gy_opt_list stop;
-    int32_t logprobs;             /* -1: none */
+    const char *stop_ids;              /* "1,2", NULL: none */
+    int32_t logprobs, prompt_logprobs; /* -1: none */
+    int gates;
+    int32_t priority;
+    const char *cache_salt; /* NULL: none */
+    int no_cache;
     const char *exit;             /* "fixed", ..., "trace:FILE" */
     double exit_threshold;        /* NAN: not given */
     int32_t min_loops, max_loops; /* 0: not given */
@@ -34,10 +44,16 @@ typedef struct gy_args {
     int backend; /* -1 not given, 0 ref, 1 cpu */
     int32_t threads, max_rows, max_seqs, max_len, kv_blocks;
     const char *kv_layout;
-    int prefix_cache; /* 1: on was asked for */
+    int prefix_cache; /* 0 on, 1 off */
     int32_t prefill, decode;
+    int32_t max_queue, prefill_chunk, fuse_loops, min_coda; /* 0: not given */
+    double prefill_share, watermark, kv_fraction;           /* NAN: not given */
+    gy_opt_u64 kv_bytes, park_bytes;
+    int policy, reserve, preempt; /* in the order of their words: gy_sched_policy; grow, full; gy_preempt */
+    int no_refill;
     /* run */
     gy_req_opts req;
+    const char *output;
     gy_opt_list prompts; /* --prompt, --prompt-ids, --input */
     /* eval */
     const char *prompt_ids, *file, *logits, *hidden, *gates;
@@ -49,9 +65,12 @@ typedef struct gy_args {
     const char *shape;
     uint64_t synth_seed;
     int tokenizer;
+    /* bench */
+    gy_bench_opts bench;
     /* positional arguments */
     const char *const *pos;
     size_t n_pos;
+    const gy_opts *opts; /* for gy_opts_given */
     gy_arena *arena;
 } gy_args;
 
@@ -59,6 +78,7 @@ void gy_args_default(gy_args *a);
 
 /* The rows of gy_req_opts, with offsets into gy_args and into gy_req_opts alone (for JSON lines). */
 extern const gy_opt_group gy_group_request;
+extern const gy_opt_group gy_group_bench; /* cli_bench.c */
 gy_status gy_req_from_json(gy_arena *arena, const gy_jv *obj, const char *const *skip, gy_err *err,
                            gy_req_opts *req_io);
 
@@ -82,10 +102,13 @@ int gy_cmd_eval(const gy_args *a);
 int gy_cmd_tokenize(const gy_args *a);
 int gy_cmd_inspect(const gy_args *a);
 int gy_cmd_synth(const gy_args *a);
+int gy_cmd_bench(const gy_args *a);
 
 /* "gyre: MESSAGE" on stderr; returns the exit code that goes with the status: 2 for what was asked for (bad argument,
  * limit), else 1. */
 int gy_cli_fail(const gy_err *err);
+/* "max_loops: found ..." becomes "--max-loops: found ...": on the command line that is its name. */
+void gy_cli_name_flag(gy_err *err);
 /* "gyre: note: ..." on stderr. */
 void gy_cli_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

@@ -4,9 +4,9 @@
 #include "base/cpu.h"
 #include "base/file.h"
 #include "cli/cli.h"
+#include "cli/cli_engine.h"
 #include "cli/cli_model.h"
 #include "cli/cli_report.h"
-#include "engine/engine.h"
 #include "model/family.h"
 #include "model/loop.h"
 #include "tensor/safetensors.h"
@@ -161,11 +161,11 @@ static void report_kv_token(gy_report *r, const gy_cli_model *m) {
         gy_engine_plan plan;
         gy_engine_opts_default(&o);
         o.max_len = m->d.max_pos;
-        o.max_seqs = 1;
+        o.sched.max_seqs = 1;
         o.kv_blocks = 1;
         o.kv_layout = rows[i].layout;
         o.cyclic_k = rows[i].layout == GY_KV_CYCLIC ? 2 : 0;
-        if (gy_engine_make_plan(&m->d, m->act, &o, NULL, &plan) >= 0)
+        if (gy_engine_make_plan(&m->d, m->act, &o, 0, NULL, &plan) >= 0)
             gy_report_bytes(r, rows[i].key, plan.kv_token_bytes);
     }
     gy_report_section_end(r);
@@ -200,29 +200,38 @@ static gy_status report_model(gy_report *r, const gy_cli_model *m, gy_err *err) 
 
 /* ---- the plan, the machine, the transport ---- */
 
+/* Nothing is loaded here: what the weights will take is unknown where a backend keeps its own copy, so what is free now
+ * is the upper bound that is reported as such. */
+static void report_plan(gy_report *r, const gy_args *a, const gy_engine_opts *o, const gy_engine_plan *p) {
+    gy_report_section(r, "kv");
+    gy_report_text(r, "layout", "%s", a->kv_layout);
+    gy_report_int(r, "max_seqs", o->sched.max_seqs);
+    gy_report_int(r, "max_len", o->max_len);
+    gy_report_bytes(r, "token_bytes", p->kv_token_bytes);
+    gy_report_int(r, "tokens_per_gib", p->kv_token_bytes ? (int64_t)(((size_t)1 << 30) / p->kv_token_bytes) : 0);
+    gy_report_int(r, "core_blocks", p->n_block[GY_KV_CORE]);
+    gy_report_bytes(r, "core_block_bytes", p->block_bytes[GY_KV_CORE]);
+    gy_report_int(r, "boundary_blocks", p->n_block[GY_KV_BOUNDARY]);
+    gy_report_bytes(r, "boundary_block_bytes", p->block_bytes[GY_KV_BOUNDARY]);
+    gy_report_bytes(r, "bytes", p->kv_bytes);
+    gy_report_int(r, "tokens", p->kv_tokens);
+    gy_report_text(r, "limit", "%s", p->limit);
+    gy_report_bytes(r, "park_bytes", p->park_bytes);
+    gy_report_bytes(r, "workspace_bytes", p->workspace_bytes);
+    gy_report_bytes(r, "free_before_loading", p->available_bytes);
+    gy_report_section_end(r);
+}
+
 static gy_status report_kv_plan(gy_report *r, const gy_args *a, const gy_cli_model *m, gy_err *err) {
     gy_engine_opts o;
     gy_engine_plan p;
-    gy_engine_opts_default(&o);
-    o.max_seqs = a->max_seqs;
+    GY_TRY(gy_cli_engine_opts(a, err, &o));
     o.max_len = a->max_len ? a->max_len : m->d.max_pos;
-    o.kv_blocks = a->kv_blocks;
-    if (gy_kv_layout_parse(a->kv_layout, err, &o.kv_layout, &o.cyclic_k) < 0) return gy_err_prefix(err, "--kv-layout");
-    GY_TRY(gy_engine_make_plan(&m->d, m->act, &o, err, &p));
-    gy_report_section(r, "kv");
-    gy_report_text(r, "layout", "%s", a->kv_layout);
-    gy_report_int(r, "max_seqs", o.max_seqs);
-    gy_report_int(r, "max_len", o.max_len);
-    gy_report_bytes(r, "token_bytes", p.kv_token_bytes);
-    gy_report_int(r, "core_blocks", p.n_block[GY_KV_CORE]);
-    gy_report_bytes(r, "core_block_bytes", p.block_bytes[GY_KV_CORE]);
-    gy_report_int(r, "boundary_blocks", p.n_block[GY_KV_BOUNDARY]);
-    gy_report_bytes(r, "boundary_block_bytes", p.block_bytes[GY_KV_BOUNDARY]);
-    gy_report_bytes(r, "bytes", p.kv_bytes);
-    gy_report_text(r, "why", "%s",
-                   a->kv_blocks ? "core_blocks as asked for; admission waits when they are taken"
-                                : "every sequence at max_len and full depth fits at once");
-    gy_report_section_end(r);
+    if (gy_engine_make_plan(&m->d, m->act, &o, gy_mem_available(), err, &p) < 0) {
+        gy_cli_name_flag(err);
+        return err->status;
+    }
+    report_plan(r, a, &o, &p);
     return GY_OK;
 }
 

@@ -16,6 +16,16 @@ int gy_cli_fail(const gy_err *err) {
     return err->status == GY_E_ARG || err->status == GY_E_LIMIT ? GY_CLI_USAGE : GY_CLI_FAILED;
 }
 
+void gy_cli_name_flag(gy_err *err) {
+    size_t n = strspn(err->msg, "abcdefghijklmnopqrstuvwxyz_");
+    if (!n || err->msg[n] != ':') return;
+    memmove(err->msg + 2, err->msg, sizeof err->msg - 3);
+    err->msg[sizeof err->msg - 1] = '\0';
+    memcpy(err->msg, "--", 2);
+    for (size_t i = 2; i < n + 2; i++)
+        if (err->msg[i] == '_') err->msg[i] = '-';
+}
+
 void gy_cli_note(const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);

@@ -51,12 +51,30 @@ int gy_parse_u64(const char *s, uint64_t *out) {
     return 0;
 }
 
-static int parse_f64(const char *s, double *out) {
+int gy_parse_f64(const char *s, double *out) {
     char *end;
     if (!strchr("0123456789-+.", s[0]) || !s[0]) return -1;
     double v = strtod(s, &end);
     if (*end || !isfinite(v)) return -1;
     *out = v;
+    return 0;
+}
+
+/* A fraction needs a suffix: half a byte is no size. */
+int gy_parse_size(const char *s, uint64_t *out) {
+    static const char suffix[] = "KMG";
+    char number[32];
+    double v;
+    size_t n = strlen(s);
+    const char *at = n ? strchr(suffix, s[n - 1]) : NULL;
+    if (!at || !*at) return gy_parse_u64(s, out);
+    if (n - 1 >= sizeof number || !(s[0] >= '0' && s[0] <= '9') || strspn(s, "0123456789.") != n - 1) return -1;
+    memcpy(number, s, n - 1);
+    number[n - 1] = '\0';
+    if (gy_parse_f64(number, &v)) return -1;
+    v = ldexp(v, 10 * (int)(at - suffix + 1));
+    if (v >= 0x1p62) return -1;
+    *out = (uint64_t)v;
     return 0;
 }
 
@@ -164,6 +182,17 @@ static gy_status store_word(gy_opts *o, const gy_opt *opt, const char *name, con
     return GY_OK;
 }
 
+static gy_status store_given(gy_opts *o, const gy_opt *opt, const char *name, const char *s, gy_err *err) {
+    gy_opt_u64 u = {.given = 1};
+    int bad = opt->kind == GY_OPT_SIZE ? gy_parse_size(s, &u.v) : gy_parse_u64(s, &u.v);
+    if (bad)
+        return gy_err_set(err, GY_E_ARG, "%s: found '%.80s', expected %s", name, s,
+                          opt->kind == GY_OPT_SIZE ? "a number of bytes, or one with K, M or G behind it"
+                                                   : "a whole number from 0 to 2^64 - 1");
+    *(gy_opt_u64 *)opt_at(o, opt) = u;
+    return GY_OK;
+}
+
 /* A value that came as text, on the command line. */
 static gy_status store_text(gy_opts *o, const gy_opt *opt, const char *name, const char *s, gy_err *err) {
     int64_t i;
@@ -176,8 +205,11 @@ static gy_status store_text(gy_opts *o, const gy_opt *opt, const char *name, con
     case GY_OPT_U64:
         if (!gy_parse_u64(s, opt_at(o, opt))) return GY_OK;
         return gy_err_set(err, GY_E_ARG, "%s: found '%.80s', expected a whole number from 0 to 2^64 - 1", name, s);
+    case GY_OPT_SEED:
+    case GY_OPT_SIZE:
+        return store_given(o, opt, name, s, err);
     case GY_OPT_F64:
-        if (!parse_f64(s, &d)) return store_num(o, opt, name, d, err);
+        if (!gy_parse_f64(s, &d)) return store_num(o, opt, name, d, err);
         return gy_err_set(err, GY_E_ARG, "%s: found '%.80s', expected a number from %g to %g", name, s, opt->min,
                           opt->max);
     case GY_OPT_WORD:
@@ -185,6 +217,8 @@ static gy_status store_text(gy_opts *o, const gy_opt *opt, const char *name, con
     case GY_OPT_LIST:
         return list_push(o, opt, s, strlen(s), err);
     case GY_OPT_STR:
+    case GY_OPT_IDS:
+    case GY_OPT_PAIRS:
         *(const char **)opt_at(o, opt) = s;
         return GY_OK;
     case GY_OPT_FLAG:
@@ -283,6 +317,48 @@ static gy_status json_string(gy_opts *o, const gy_opt *opt, const char *name, co
     return store_text(o, opt, name, s, err);
 }
 
+/* JSON's own forms of a list of ids and of pairs, as the text that the command line would have. */
+static gy_status ids_text(const gy_jv *v, const char *name, gy_err *err, gy_str *out) {
+    for (size_t i = 0; i < gy_jv_len(v); i++) {
+        const gy_jv *e = gy_jv_at(v, i);
+        if (gy_jv_type(e) != GY_J_INT) return wrong_type(name, "whole numbers in this list", e, err);
+        gy_str_printf(out, "%s%lld", i ? "," : "", (long long)gy_jv_int(e, 0));
+    }
+    return GY_OK;
+}
+
+static gy_status pairs_text(const gy_jv *v, const char *name, gy_err *err, gy_str *out) {
+    for (void *it = gy_jv_first(v); it; it = gy_jv_next(v, it)) {
+        const gy_jv *e = gy_jv_val(it);
+        if (gy_jv_type(e) != GY_J_INT && gy_jv_type(e) != GY_J_REAL)
+            return wrong_type(name, "numbers in this object", e, err);
+        gy_str_printf(out, "%s%.40s:%.17g", out->len ? "," : "", gy_jv_key(it, NULL), gy_jv_num(e, 0));
+    }
+    return GY_OK;
+}
+
+static gy_status json_own_form(gy_opts *o, const gy_opt *opt, const char *name, const gy_jv *v, gy_err *err) {
+    gy_str text = {0};
+    gy_status st = opt->kind == GY_OPT_IDS ? ids_text(v, name, err, &text) : pairs_text(v, name, err, &text);
+    const char *copy = text.failed ? NULL : gy_arena_strndup(o->arena, gy_str_z(&text), text.len);
+    gy_str_free(&text);
+    GY_TRY(st);
+    if (!copy) return gy_err_set(err, GY_E_NOMEM, "no memory for the options");
+    *(const char **)opt_at(o, opt) = copy;
+    return GY_OK;
+}
+
+static gy_status json_u64(gy_opts *o, const gy_opt *opt, const char *name, const gy_jv *v, gy_err *err) {
+    if (gy_jv_type(v) == GY_J_STRING) return json_string(o, opt, name, v, err);
+    if (gy_jv_type(v) != GY_J_INT || gy_jv_int(v, -1) < 0) return wrong_type(name, "a whole number from 0", v, err);
+    gy_opt_u64 u = {.v = (uint64_t)gy_jv_int(v, 0), .given = 1};
+    if (opt->kind == GY_OPT_U64)
+        *(uint64_t *)opt_at(o, opt) = u.v;
+    else
+        *(gy_opt_u64 *)opt_at(o, opt) = u;
+    return GY_OK;
+}
+
 static gy_status store_json(gy_opts *o, const gy_opt *opt, const char *name, const gy_jv *v, gy_err *err) {
     gy_jtype t = gy_jv_type(v);
     switch (opt->kind) {
@@ -294,14 +370,18 @@ static gy_status store_json(gy_opts *o, const gy_opt *opt, const char *name, con
         if (t != GY_J_INT) return wrong_type(name, "a whole number", v, err);
         return store_int(o, opt, name, gy_jv_int(v, 0), err);
     case GY_OPT_U64:
-        if (t != GY_J_INT || gy_jv_int(v, -1) < 0) return wrong_type(name, "a whole number from 0", v, err);
-        *(uint64_t *)opt_at(o, opt) = (uint64_t)gy_jv_int(v, 0);
-        return GY_OK;
+    case GY_OPT_SEED:
+    case GY_OPT_SIZE:
+        return json_u64(o, opt, name, v, err);
     case GY_OPT_F64:
         if (t != GY_J_INT && t != GY_J_REAL) return wrong_type(name, "a number", v, err);
         return store_num(o, opt, name, gy_jv_num(v, 0), err);
     case GY_OPT_LIST:
         return json_list(o, opt, name, v, err);
+    case GY_OPT_IDS:
+        return t == GY_J_ARRAY ? json_own_form(o, opt, name, v, err) : json_string(o, opt, name, v, err);
+    case GY_OPT_PAIRS:
+        return t == GY_J_OBJECT ? json_own_form(o, opt, name, v, err) : json_string(o, opt, name, v, err);
     default:
         return json_string(o, opt, name, v, err);
     }

@@ -20,12 +20,21 @@
 typedef enum gy_opt_kind {
     GY_OPT_FLAG, /* int: 1 when given; takes no value */
     GY_OPT_I32,  /* int32_t in [min, max] */
-    GY_OPT_U64,  /* uint64_t */
+    GY_OPT_U64,  /* uint64_t; in JSON a whole number, or as text (which reaches beyond 2^63 - 1) */
+    GY_OPT_SEED, /* gy_opt_u64: like U64, and whether it was given */
+    GY_OPT_SIZE, /* gy_opt_u64: bytes, "4096", "64K", "1.5G"; K, M, G are powers of 1024; in JSON also a whole number */
     GY_OPT_F64,  /* double in [min, max] */
     GY_OPT_STR,  /* const char * */
-    GY_OPT_WORD, /* int: index of the value among the words of `arg`, "f32|bf16" */
-    GY_OPT_LIST  /* gy_opt_list: may be given several times; several rows may share one list */
+    GY_OPT_IDS,  /* const char *, "1,2,3"; in JSON also a list of whole numbers, which becomes that text */
+    GY_OPT_PAIRS, /* const char *, "1:2.5,7:-1"; in JSON also an object {"1": 2.5}, which becomes that text */
+    GY_OPT_WORD,  /* int: index of the value among the words of `arg`, "f32|bf16" */
+    GY_OPT_LIST   /* gy_opt_list: may be given several times; several rows may share one list */
 } gy_opt_kind;
+
+typedef struct gy_opt_u64 {
+    uint64_t v;
+    int given;
+} gy_opt_u64;
 
 typedef struct gy_opt {
     const char *name; /* "max-tokens"; in JSON "max_tokens" */
@@ -82,5 +91,9 @@ const char *gy_suggest(const char *found, const char *const *candidates, size_t 
 /* A whole number in decimal, nothing around it; -1 if it is none or does not fit. */
 int gy_parse_i64(const char *s, int64_t *out);
 int gy_parse_u64(const char *s, uint64_t *out);
+/* Finite, nothing around it. */
+int gy_parse_f64(const char *s, double *out);
+/* A size as GY_OPT_SIZE has it. */
+int gy_parse_size(const char *s, uint64_t *out);
 
 #endif

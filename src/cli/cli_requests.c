@@ -151,19 +151,80 @@ static gy_status job_set_length(gy_job *job, const gy_cli_model *m, gy_err *err)
         return gy_err_set(err, GY_E_LIMIT,
                           "prompt: %zu tokens and max_tokens %lld make %lld, the model's context is %d", job->ids.len,
                           (long long)want, (long long)want + (long long)job->ids.len, m->d.max_pos);
+    if (job->opt.min_tokens > want)
+        return gy_err_set(err, GY_E_ARG, "min_tokens: found %d, expected at most max_tokens, %lld", job->opt.min_tokens,
+                          (long long)want);
     job->rq.max_tokens = (int32_t)want;
     return GY_OK;
 }
 
-static gy_status job_set_sample(gy_job *job, gy_err *err) {
+/* One "ID:BIAS" of len bytes. */
+static gy_status parse_pair(const char *s, size_t len, gy_err *err, gy_logit_bias *out) {
+    char id[24] = "", value[40] = "";
+    int64_t i = -1;
+    double v = 0;
+    const char *at = memchr(s, ':', len);
+    size_t n_id = at ? (size_t)(at - s) : len, n_value = at ? len - n_id - 1 : 0;
+    if (n_id < sizeof id && n_value < sizeof value) {
+        memcpy(id, s, n_id);
+        memcpy(value, s + len - n_value, n_value);
+    }
+    if (gy_parse_i64(id, &i) || i < 0 || i > INT32_MAX || gy_parse_f64(value, &v))
+        return gy_err_set(err, GY_E_ARG, "logit_bias: found '%.*s', expected ID:BIAS", (int)(len < 60 ? len : 60), s);
+    *out = (gy_logit_bias){(int32_t)i, (float)v};
+    return GY_OK;
+}
+
+/* "ID:BIAS,..." */
+static gy_status parse_bias(gy_arena *arena, const char *text, gy_err *err, gy_sample_params *p) {
+    size_t most = 1, n = 0;
+    for (const char *c = text; *c; c++) most += *c == ',';
+    gy_logit_bias *bias = gy_arena_alloc(arena, most, sizeof *bias);
+    if (!bias || most > INT32_MAX) return gy_err_set(err, GY_E_NOMEM, "no memory for the options");
+    while (*text) {
+        size_t len = strcspn(text, ",");
+        GY_TRY(parse_pair(text, len, err, &bias[n++]));
+        text += len + (text[len] == ',');
+    }
+    p->bias = bias;
+    p->n_bias = (int32_t)n;
+    return GY_OK;
+}
+
+static gy_status job_set_sample(gy_jobs *j, gy_job *job, const gy_cli_model *m, gy_err *err) {
+    const gy_req_opts *o = &job->opt;
     gy_sample_params *p = &job->rq.sample;
-    p->temperature = (float)job->opt.temperature;
-    p->top_k = job->opt.top_k;
-    p->top_p = (float)job->opt.top_p;
-    p->min_p = (float)job->opt.min_p;
-    p->seed = job->opt.seed;
-    p->n_logprobs = job->opt.logprobs;
-    return gy_sample_params_check(p, err);
+    p->temperature = (float)o->temperature;
+    p->top_k = o->top_k;
+    p->top_p = (float)o->top_p;
+    p->min_p = (float)o->min_p;
+    p->repetition_penalty = (float)o->repetition_penalty;
+    p->presence_penalty = (float)o->presence_penalty;
+    p->frequency_penalty = (float)o->frequency_penalty;
+    p->seed = o->seed.v;
+    p->n_logprobs = o->logprobs;
+    job->rq.random_seed = p->temperature > 0 && !o->seed.given;
+    job->rq.n = o->n;
+    job->rq.prompt_logprobs = o->prompt_logprobs;
+    if (o->logit_bias) GY_TRY(parse_bias(j->arena, o->logit_bias, err, p));
+    GY_TRY(gy_sample_params_check(p, err));
+    return gy_sample_params_check_vocab(p, m->d.n_vocab, err);
+}
+
+static gy_status job_set_engine(gy_job *job, const gy_cli_model *m, gy_err *err) {
+    const gy_req_opts *o = &job->opt;
+    size_t n_salt = o->cache_salt ? strlen(o->cache_salt) : 0;
+    if (n_salt > GY_PREFIX_MAX_SALT)
+        return gy_err_set(err, GY_E_ARG, "cache_salt: found %zu bytes, expected at most %d", n_salt,
+                          GY_PREFIX_MAX_SALT);
+    if (o->gates && !m->d.has_gate)
+        return gy_err_set(err, GY_E_ARG, "gates: this %s model has no exit gate", m->d.family);
+    job->rq.want_gates = o->gates;
+    job->rq.priority = o->priority;
+    job->rq.no_cache = o->no_cache;
+    job->rq.cache_salt = o->cache_salt;
+    job->rq.n_salt = (int32_t)n_salt;
+    return GY_OK;
 }
 
 static gy_status job_set_trace(gy_jobs *j, gy_job *job, const char *path, size_t index, gy_err *err) {
@@ -190,14 +251,46 @@ static gy_status job_set_state(gy_job *job, const gy_cli_model *m, gy_err *err) 
                       m->d.family);
 }
 
-static gy_status job_set_ends(gy_job *job, const gy_cli_model *m, gy_err *err) {
-    job->rq.ignore_eos = job->opt.ignore_eos;
-    if (!job->opt.ignore_eos) {
-        job->rq.stop_ids = m->eos;
-        job->rq.n_stop_ids = m->n_eos;
+/* Only to see whether they are good. */
+static gy_status check_stop(const gy_job *job, const gy_cli_model *m, gy_err *err) {
+    gy_stop *s = NULL;
+    if (!job->opt.stop.n) return GY_OK;
+    if (!m->tok)
+        return gy_err_set(err, GY_E_ARG, "stop: %s holds no tokenizer, so there is no text to find it in", m->dir);
+    gy_status st = gy_job_stop_create(job, err, &s);
+    gy_stop_destroy(s);
+    return st;
+}
+
+/* Those of the model, then further ones: one list in the arena. */
+static gy_status join_stop_ids(gy_jobs *j, gy_request *rq, const gy_vec_i32 *more, gy_err *err) {
+    size_t n_own = (size_t)rq->n_stop_ids;
+    int32_t *all = gy_arena_alloc(j->arena, n_own + more->len + 1, sizeof *all);
+    if (!all) return gy_err_set(err, GY_E_NOMEM, "no memory for the options");
+    if (n_own) memcpy(all, rq->stop_ids, n_own * sizeof *all);
+    if (more->len) memcpy(all + n_own, more->data, more->len * sizeof *all);
+    rq->stop_ids = all;
+    rq->n_stop_ids = (int32_t)(n_own + more->len);
+    return GY_OK;
+}
+
+static gy_status job_set_ends(gy_jobs *j, gy_job *job, const gy_cli_model *m, gy_err *err) {
+    gy_request *rq = &job->rq;
+    const char *text = job->opt.stop_ids;
+    gy_vec_i32 more = {0};
+    rq->ignore_eos = job->opt.ignore_eos;
+    rq->min_tokens = job->opt.min_tokens;
+    if (!rq->ignore_eos) {
+        rq->stop_ids = m->eos;
+        rq->n_stop_ids = m->n_eos;
     }
-    if (!job->opt.stop.n || m->tok) return GY_OK;
-    return gy_err_set(err, GY_E_ARG, "stop: %s holds no tokenizer, so there is no text to find it in", m->dir);
+    GY_TRY(check_stop(job, m, err));
+    if (!text) return GY_OK;
+    gy_status st = gy_cli_parse_ids(text, strlen(text), "stop_ids", err, &more);
+    if (st == GY_OK) st = gy_cli_check_ids(more.data, more.len, m->d.n_vocab, "stop_ids", err);
+    if (st == GY_OK) st = join_stop_ids(j, rq, &more, err);
+    gy_vec_free(&more);
+    return st;
 }
 
 static gy_status job_prepare(gy_jobs *j, size_t index, const gy_cli_model *m, gy_err *err) {
@@ -205,9 +298,10 @@ static gy_status job_prepare(gy_jobs *j, size_t index, const gy_cli_model *m, gy
     const char *trace_file;
     gy_request_default(&job->rq, &m->d);
     GY_TRY(gy_rule_resolve(&job->opt, &m->d, err, &job->rq.exit, &trace_file));
-    GY_TRY(job_set_sample(job, err));
+    GY_TRY(job_set_sample(j, job, m, err));
     GY_TRY(job_set_state(job, m, err));
-    GY_TRY(job_set_ends(job, m, err));
+    GY_TRY(job_set_ends(j, job, m, err));
+    GY_TRY(job_set_engine(job, m, err));
     GY_TRY(job_set_trace(j, job, trace_file, index, err));
     GY_TRY(job_encode(job, m, err));
     GY_TRY(job_set_length(job, m, err));
@@ -216,40 +310,127 @@ static gy_status job_prepare(gy_jobs *j, size_t index, const gy_cli_model *m, gy
     return GY_OK;
 }
 
-/* "max_loops: found ..." becomes "--max-loops: found ...": on the command line that is its name. */
-static void name_flag(gy_err *err) {
-    size_t n = strspn(err->msg, "abcdefghijklmnopqrstuvwxyz_");
-    if (!n || err->msg[n] != ':') return;
-    memmove(err->msg + 2, err->msg, sizeof err->msg - 3);
-    err->msg[sizeof err->msg - 1] = '\0';
-    memcpy(err->msg, "--", 2);
-    for (size_t i = 2; i < n + 2; i++)
-        if (err->msg[i] == '_') err->msg[i] = '-';
+static gy_status job_refuse(gy_jobs *j, gy_job *job, gy_err *err) {
+    job->refused = gy_arena_strndup(j->arena, err->msg, strlen(err->msg));
+    if (!job->refused) return gy_err_set(err, GY_E_NOMEM, "no memory for the prompts");
+    *err = (gy_err){0};
+    return GY_OK;
 }
 
 gy_status gy_jobs_prepare(gy_jobs *j, const gy_cli_model *m, gy_err *err) {
     for (size_t i = 0; i < j->job.len; i++) {
         gy_job *job = &j->job.data[i];
         if (job_prepare(j, i, m, err) >= 0) continue;
+        if (job->from_file && err->status == GY_E_LIMIT) {
+            GY_TRY(job_refuse(j, job, err));
+            continue;
+        }
         if (job->from_file) return gy_err_prefix(err, "%s", job->source);
-        name_flag(err);
+        gy_cli_name_flag(err);
         return err->status;
     }
     return GY_OK;
 }
 
-int32_t gy_jobs_max_len(const gy_jobs *j) {
+gy_status gy_job_stop_create(const gy_job *job, gy_err *err, gy_stop **out) {
+    gy_stop_string strings[GY_MAX_STOP];
+    const gy_opt_list *l = &job->opt.stop;
+    if (l->n > GY_MAX_STOP)
+        return gy_err_set(err, GY_E_ARG, "stop: found %zu strings, expected at most %d", l->n, GY_MAX_STOP);
+    for (size_t i = 0; i < l->n; i++) strings[i] = (gy_stop_string){l->items[i].text, l->items[i].len};
+    return gy_stop_create(strings, l->n, err, out);
+}
+
+static int counts(const gy_jobs *j, const unsigned char *done, size_t i) {
+    return !j->job.data[i].refused && !(done && done[i]);
+}
+
+int32_t gy_jobs_max_len(const gy_jobs *j, const unsigned char *done) {
     int32_t most = 1;
     for (size_t i = 0; i < j->job.len; i++) {
         const gy_request *r = &j->job.data[i].rq;
-        if (r->n_prompt + r->max_tokens > most) most = r->n_prompt + r->max_tokens;
+        if (counts(j, done, i) && r->n_prompt + r->max_tokens > most) most = r->n_prompt + r->max_tokens;
     }
     return most;
 }
 
-int32_t gy_jobs_max_loops(const gy_jobs *j) {
+int32_t gy_jobs_max_loops(const gy_jobs *j, const unsigned char *done) {
     int32_t most = 1;
     for (size_t i = 0; i < j->job.len; i++)
-        if (j->job.data[i].rq.exit.max_loops > most) most = j->job.data[i].rq.exit.max_loops;
+        if (counts(j, done, i) && j->job.data[i].rq.exit.max_loops > most) most = j->job.data[i].rq.exit.max_loops;
     return most;
+}
+
+/* ---- what an answer depends on ---- */
+
+uint64_t gy_hash_bytes(uint64_t h, const void *bytes, size_t n) {
+    const unsigned char *b = bytes;
+    if (!h) h = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < n; i++) h = (h ^ b[i]) * 0x100000001b3u;
+    return h;
+}
+
+static uint64_t hash_num(uint64_t h, double v) {
+    if (v == 0) v = 0; /* -0.0 is the same request */
+    return gy_hash_bytes(h, &v, sizeof v);
+}
+
+static uint64_t hash_i64(uint64_t h, int64_t v) {
+    return gy_hash_bytes(h, &v, sizeof v);
+}
+
+static uint64_t hash_ids(uint64_t h, const int32_t *ids, int32_t n) {
+    h = hash_i64(h, n);
+    return n > 0 ? gy_hash_bytes(h, ids, (size_t)n * sizeof *ids) : h;
+}
+
+static uint64_t hash_sample(uint64_t h, const gy_request *r) {
+    const gy_sample_params *p = &r->sample;
+    h = hash_num(h, p->temperature);
+    h = hash_i64(h, p->top_k);
+    h = hash_num(h, p->top_p);
+    h = hash_num(h, p->min_p);
+    h = hash_num(h, p->repetition_penalty);
+    h = hash_num(h, p->presence_penalty);
+    h = hash_num(h, p->frequency_penalty);
+    h = hash_i64(h, r->random_seed);
+    h = hash_i64(h, r->random_seed ? 0 : (int64_t)p->seed);
+    h = hash_i64(h, p->n_logprobs);
+    h = hash_i64(h, p->n_bias);
+    for (int32_t i = 0; i < p->n_bias; i++) h = hash_num(hash_i64(h, p->bias[i].id), p->bias[i].bias);
+    return h;
+}
+
+static uint64_t hash_ends(uint64_t h, const gy_job *job) {
+    h = hash_i64(h, job->rq.max_tokens);
+    h = hash_i64(h, job->rq.min_tokens);
+    h = hash_i64(h, job->rq.ignore_eos);
+    h = hash_ids(h, job->rq.stop_ids, job->rq.n_stop_ids);
+    h = hash_i64(h, (int64_t)job->opt.stop.n);
+    for (size_t i = 0; i < job->opt.stop.n; i++) {
+        h = hash_i64(h, (int64_t)job->opt.stop.items[i].len);
+        h = gy_hash_bytes(h, job->opt.stop.items[i].text, job->opt.stop.items[i].len);
+    }
+    return h;
+}
+
+static uint64_t hash_depth(uint64_t h, const gy_request *r) {
+    h = hash_i64(h, r->exit.kind);
+    h = hash_num(h, r->exit.threshold);
+    h = hash_i64(h, r->exit.min_loops);
+    h = hash_i64(h, r->exit.max_loops);
+    h = hash_ids(h, r->trace, r->n_trace);
+    h = hash_i64(h, r->latent_noise);
+    return hash_i64(h, r->latent_noise ? (int64_t)r->latent_seed : 0);
+}
+
+/* A refused job's answer is its sentence, which the prompt and its length decide. */
+uint64_t gy_job_hash(const gy_job *job, uint64_t seed) {
+    uint64_t h = hash_i64(0, (int64_t)seed);
+    h = hash_ids(h, job->ids.data, (int32_t)job->ids.len);
+    if (job->refused) return gy_hash_bytes(h, job->refused, strlen(job->refused));
+    h = hash_i64(h, job->rq.n);
+    h = hash_i64(h, job->rq.prompt_logprobs);
+    h = hash_i64(h, job->rq.want_gates);
+    return hash_depth(hash_ends(hash_sample(h, &job->rq), job), &job->rq);
 }

@@ -1,4 +1,5 @@
-/* Progress of long work by bytes. At most ten lines a second, the first after a fifth of a second. */
+/* At most ten lines a second, the first after a fifth of a second; where lines cannot be redrawn, one in ten seconds.
+ */
 #include "cli/progress.h"
 
 #include "base/clock.h"
@@ -7,6 +8,7 @@
 #include <unistd.h>
 
 enum { PROGRESS_QUIET_NS = 200000000, PROGRESS_EVERY_NS = 100000000 };
+static const int64_t LINE_EVERY_NS = 10000000000;
 
 void gy_progress_begin(gy_progress *p, const char *label) {
     *p = (gy_progress){.label = label, .on = isatty(STDERR_FILENO), .begin_ns = gy_clock_ns()};
@@ -32,6 +34,49 @@ void gy_progress_update(void *progress, size_t done_bytes, size_t total_bytes) {
 }
 
 void gy_progress_end(gy_progress *p) {
+    if (p->shown) fputs("\r\033[K", stderr);
+    p->shown = 0;
+}
+
+/* ---- a batch of requests ---- */
+
+void gy_batch_progress_begin(gy_batch_progress *p, int lines) {
+    int64_t now = gy_clock_ns();
+    *p = (gy_batch_progress){.redraw = isatty(STDERR_FILENO), .begin_ns = now, .last_ns = now};
+    p->every_ns = p->redraw ? PROGRESS_EVERY_NS : lines ? LINE_EVERY_NS : 0;
+}
+
+int gy_batch_progress_due(const gy_batch_progress *p, int64_t now_ns) {
+    return p->every_ns && now_ns - p->last_ns >= p->every_ns && now_ns - p->begin_ns >= PROGRESS_QUIET_NS;
+}
+
+void gy_batch_progress_format(const gy_batch_counts *c, char *buf, size_t cap) {
+    double seconds = (double)c->elapsed_ns * 1e-9;
+    size_t n_here = c->n_done - c->n_before;
+    int n = snprintf(buf, cap, "%zu of %zu done", c->n_done, c->n_total);
+    if (n >= 0 && (size_t)n < cap && c->n_tok && seconds > 0)
+        n += snprintf(buf + n, cap - (size_t)n, ", %.1f tok/s, %.2f loops a token", (double)c->n_tok / seconds,
+                      (double)c->n_loop / (double)c->n_tok);
+    if (n < 0 || (size_t)n >= cap || !n_here) return;
+    int64_t left = (int64_t)(seconds / (double)n_here * (double)(c->n_total - c->n_done) + 0.5);
+    if (left >= 3600)
+        snprintf(buf + n, cap - (size_t)n, ", %lld:%02d:%02d left", (long long)(left / 3600), (int)(left / 60 % 60),
+                 (int)(left % 60));
+    else
+        snprintf(buf + n, cap - (size_t)n, ", %d:%02d left", (int)(left / 60), (int)(left % 60));
+}
+
+void gy_batch_progress_show(gy_batch_progress *p, gy_batch_counts *c, int64_t now_ns) {
+    char line[160];
+    c->elapsed_ns = now_ns - p->begin_ns;
+    gy_batch_progress_format(c, line, sizeof line);
+    fprintf(stderr, p->redraw ? "\r%s\033[K" : "gyre: %s\n", line);
+    fflush(stderr);
+    p->last_ns = now_ns;
+    p->shown = p->redraw;
+}
+
+void gy_batch_progress_wipe(gy_batch_progress *p) {
     if (p->shown) fputs("\r\033[K", stderr);
     p->shown = 0;
 }

@@ -1,0 +1,53 @@
+/* What was given replaces the engine's default; ranges that the tables cannot say are the engine's to check. */
+#include "cli/cli_engine.h"
+
+#include <math.h>
+
+static void set_i32(int32_t *field, int32_t v) {
+    if (v) *field = v;
+}
+
+static void set_f64(double *field, double v) {
+    if (!isnan(v)) *field = v;
+}
+
+static void set_sched(const gy_args *a, gy_sched_opts *s) {
+    s->max_rows = a->max_rows;
+    s->max_seqs = a->max_seqs;
+    set_i32(&s->max_queue, a->max_queue);
+    set_i32(&s->prefill_chunk, a->prefill_chunk);
+    set_f64(&s->prefill_share, a->prefill_share);
+    s->no_refill = a->no_refill;
+    set_i32(&s->min_coda, a->min_coda);
+    s->reserve_full = a->reserve;
+    set_f64(&s->watermark, a->watermark);
+    s->policy = (gy_sched_policy)a->policy;
+    s->preempt = (gy_preempt)a->preempt;
+}
+
+/* The engine takes the first that is set; two that disagree are a mistake of whoever typed them. */
+static gy_status check_one_size(const gy_args *a, gy_err *err) {
+    int n = (a->kv_blocks > 0) + a->kv_bytes.given + !isnan(a->kv_fraction);
+    if (n > 1) return gy_err_set(err, GY_E_ARG, "found %d of --kv-blocks, --kv-bytes, --kv-fraction, expected one", n);
+    if (a->kv_bytes.given && !a->kv_bytes.v) return gy_err_set(err, GY_E_ARG, "--kv-bytes: found 0, expected more");
+    if (a->kv_fraction == 0) return gy_err_set(err, GY_E_ARG, "--kv-fraction: found 0, expected more, up to 1");
+    return GY_OK;
+}
+
+gy_status gy_cli_engine_opts(const gy_args *a, gy_err *err, gy_engine_opts *o) {
+    gy_engine_opts n;
+    GY_TRY(check_one_size(a, err));
+    if (a->prefill_share == 0) return gy_err_set(err, GY_E_ARG, "--prefill-share: found 0, expected more, up to 1");
+    if (a->watermark == 1) return gy_err_set(err, GY_E_ARG, "--watermark: found 1, expected less");
+    gy_engine_opts_default(&n);
+    set_sched(a, &n.sched);
+    set_i32(&n.fuse_loops, a->fuse_loops);
+    n.prefix_cache = a->prefix_cache == 0;
+    n.kv_blocks = a->kv_blocks;
+    n.kv_bytes = (size_t)a->kv_bytes.v;
+    set_f64(&n.kv_fraction, a->kv_fraction);
+    if (a->park_bytes.given) n.park_bytes = (size_t)a->park_bytes.v;
+    if (gy_kv_layout_parse(a->kv_layout, err, &n.kv_layout, &n.cyclic_k) < 0) return gy_err_prefix(err, "--kv-layout");
+    *o = n;
+    return GY_OK;
+}

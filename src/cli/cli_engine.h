@@ -1,0 +1,11 @@
+/* Options to the engine's options, in one place for all commands that open or plan an engine. */
+#ifndef GY_CLI_CLI_ENGINE_H
+#define GY_CLI_CLI_ENGINE_H
+
+#include "cli/cli_args.h"
+#include "engine/engine.h"
+
+/* Everything but max_len and max_loops, which the caller knows. Errors name the flag. */
+gy_status gy_cli_engine_opts(const gy_args *a, gy_err *err, gy_engine_opts *o);
+
+#endif

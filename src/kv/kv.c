@@ -1,5 +1,5 @@
-/* The life of a KV cache: create, sequences, claim and exit, the map. All memory is carved once at create; afterwards
- * nothing is allocated. The bytes of KV are never touched here: kernels write them at the slots that claim returns.
+/* The life of a KV cache: create, claim and exit, the map. All memory is carved once at create; afterwards nothing is
+ * allocated. The bytes of KV are never touched here: kernels write them at the slots that claim returns.
  * Broken call orders (a claim out of position order, below an exit, above a depth not yet claimed) are bugs of the
  * engine, not input: GY_CHECK.
  */
@@ -15,11 +15,14 @@ static gy_status range_check(const char *field, int64_t found, int64_t lo, int64
                       (long long)lo, (long long)hi);
 }
 
+/* Slots of blocks and of park blocks are 32-bit numbers. */
 static gy_status group_check(const gy_kv_config *c, gy_kv_group g, const void *arena, gy_err *err) {
     const char *name = g == GY_KV_CORE ? "n_block[core]" : "n_block[boundary]";
+    const char *park = g == GY_KV_CORE ? "n_park[core]" : "n_park[boundary]";
     size_t bytes;
     if (c->n_layer[g] == 0) return GY_OK;
     GY_TRY(range_check(name, c->n_block[g], 1, INT32_MAX / GY_KV_BLOCK_LEN, err));
+    GY_TRY(range_check(park, c->n_park[g], 0, INT32_MAX / GY_KV_BLOCK_LEN, err));
     bytes = gy_kv_block_bytes(c, g);
     if (bytes == 0 || gy_size_mul(bytes, (size_t)c->n_block[g], &bytes))
         return gy_err_set(err, GY_E_ARG, "kv config: %s blocks of this model do not fit an address space", name);
@@ -44,13 +47,19 @@ static gy_status config_check(const gy_kv_config *c, void *const arena[GY_KV_GRO
 
 static void pool_carve(gy_carve *c, const gy_kv_config *cfg, kv_pool *p) {
     size_t n_block = (size_t)p->n_block, n_seq = (size_t)cfg->max_seqs, n_plane = (size_t)p->n_plane;
+    size_t n_park = (size_t)p->n_park, n_most = n_block > n_park ? n_block : n_park;
     p->free = gy_carve_take(c, n_block, sizeof *p->free);
     p->refs = gy_carve_take(c, n_block, sizeof *p->refs);
     p->held = gy_carve_take(c, n_block, sizeof *p->held);
-    p->scratch = gy_carve_take(c, n_block, sizeof *p->scratch);
+    p->park_free = gy_carve_take(c, n_park, sizeof *p->park_free);
+    p->park_refs = gy_carve_take(c, n_park, sizeof *p->park_refs);
+    p->moved = gy_carve_take(c, n_most, sizeof *p->moved);
+    p->scratch = gy_carve_take(c, n_most, sizeof *p->scratch);
+    p->place = gy_carve_take(c, n_block, sizeof *p->place);
     p->log = gy_carve_take(c, n_seq, n_plane * (size_t)p->log_blocks * sizeof *p->log);
     p->len = gy_carve_take(c, n_seq, n_plane * sizeof *p->len);
     p->last = gy_carve_take(c, n_seq, n_plane * sizeof *p->last);
+    p->blocks = gy_carve_take(c, n_seq, sizeof *p->blocks);
     p->map = gy_carve_take(c, n_seq, (size_t)p->n_map * (size_t)cfg->max_len * sizeof *p->map);
 }
 
@@ -65,6 +74,7 @@ static void pool_describe(const gy_kv_config *c, gy_kv_group g, void *arena, kv_
     if (c->n_layer[g] == 0) return;
     p->arena = arena;
     p->n_block = c->n_block[g];
+    p->n_park = c->n_park[g];
     p->n_plane = gy_kv_n_plane(c, g);
     p->n_map = g == GY_KV_CORE ? c->n_loop : 1;
     p->log_blocks = (c->max_len + GY_KV_BLOCK_LEN - 1) / GY_KV_BLOCK_LEN;
@@ -101,67 +111,13 @@ gy_status gy_kv_create(const gy_kv_config *c, void *const arena[GY_KV_GROUPS], g
 
 void gy_kv_destroy(gy_kv *kv) {
     if (!kv) return;
+    gy_prefix_destroy(kv->prefix);
     gy_mem_unmap_pages(GY_MEM_KV, kv->mem.base, kv->mem.cap);
     gy_mem_free(kv);
 }
 
 const gy_kv_config *gy_kv_get_config(const gy_kv *kv) {
     return &kv->cfg;
-}
-
-/* Entries [lo, hi) of every map row of the sequence become -1. */
-static void map_clear(gy_kv *kv, int32_t seq, int32_t lo, int32_t hi) {
-    for (int g = 0; g < GY_KV_GROUPS; g++) {
-        const kv_pool *p = &kv->pool[g];
-        for (int32_t d = 0; d < p->n_map; d++) {
-            int32_t *row = kv_map_row(kv, p, seq, d);
-            for (int32_t pos = lo; pos < hi; pos++) row[pos] = -1;
-        }
-    }
-}
-
-gy_status gy_kv_seq_open(gy_kv *kv, int32_t max_tok, int32_t *seq_out) {
-    if (max_tok < 1 || max_tok > kv->cfg.max_len) return GY_E_LIMIT;
-    if (kv->n_seq_free == 0) return GY_AGAIN;
-    int32_t seq = kv->seq_free[--kv->n_seq_free];
-    kv_seq *s = &kv->seq[seq];
-    s->open = 1;
-    s->max_tok = max_tok;
-    if (s->ready < max_tok) {
-        map_clear(kv, seq, s->ready, max_tok);
-        s->ready = max_tok;
-    }
-    *seq_out = seq;
-    return GY_OK;
-}
-
-static void pool_release(kv_pool *p, int32_t seq) {
-    for (int32_t plane = 0; plane < p->n_plane; plane++) {
-        int64_t i = kv_plane_index(p, seq, plane);
-        const int32_t *log = kv_log(p, seq, plane);
-        for (int32_t b = 0; b * GY_KV_BLOCK_LEN < p->len[i]; b++) gy_kv_pool_unref(p, log[b]);
-        p->len[i] = 0;
-        p->last[i] = -1;
-    }
-}
-
-static int seq_is_open(const gy_kv *kv, int32_t seq) {
-    return seq >= 0 && seq < kv->cfg.max_seqs && kv->seq[seq].open;
-}
-
-void gy_kv_seq_close(gy_kv *kv, int32_t seq) {
-    int32_t used = 0;
-    GY_CHECK(seq_is_open(kv, seq));
-    for (int g = 0; g < GY_KV_GROUPS; g++) {
-        kv_pool *p = &kv->pool[g];
-        if (!p->n_block) continue;
-        int32_t n_tok = p->len[kv_plane_index(p, seq, 0)];
-        if (n_tok > used) used = n_tok;
-        pool_release(p, seq);
-    }
-    map_clear(kv, seq, 0, used);
-    kv->seq[seq].open = 0;
-    kv->seq_free[kv->n_seq_free++] = seq;
 }
 
 /* The next dense slot of a plane. Takes a block only when the last one is full, so failing changes nothing. */
@@ -173,16 +129,17 @@ static gy_status plane_append(kv_pool *p, int32_t seq, int32_t plane, int32_t po
         int32_t block = gy_kv_pool_take(p);
         if (block < 0) return GY_AGAIN;
         log[n / GY_KV_BLOCK_LEN] = block;
+        p->blocks[seq]++;
     }
     p->len[i] = n + 1;
     p->last[i] = pos;
-    *slot_out = log[n / GY_KV_BLOCK_LEN] * GY_KV_BLOCK_LEN + n % GY_KV_BLOCK_LEN;
+    *slot_out = kv_log_slot(log, n);
     return GY_OK;
 }
 
 gy_status gy_kv_claim(gy_kv *kv, gy_kv_group g, int32_t seq, int32_t depth, int32_t pos, int32_t *slot_out) {
     kv_pool *p = &kv->pool[g];
-    GY_CHECK(seq_is_open(kv, seq) && depth >= 0 && depth < p->n_map && pos >= 0 && pos < kv->seq[seq].max_tok);
+    GY_CHECK(kv_seq_is_live(kv, seq) && depth >= 0 && depth < p->n_map && pos >= 0 && pos < kv->seq[seq].max_tok);
     GY_CHECK(depth == 0 || kv_map_row(kv, p, seq, depth - 1)[pos] >= 0);
     int32_t plane = depth % p->n_plane, slot = kv_map_row(kv, p, seq, depth)[pos];
     if (slot < 0) {
@@ -195,9 +152,16 @@ gy_status gy_kv_claim(gy_kv *kv, gy_kv_group g, int32_t seq, int32_t depth, int3
     return GY_OK;
 }
 
+int gy_kv_claim_takes(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t depth, int32_t pos) {
+    const kv_pool *p = &kv->pool[g];
+    GY_CHECK(kv_seq_is_live(kv, seq) && depth >= 0 && depth < p->n_map && pos >= 0 && pos < kv->seq[seq].max_tok);
+    if (kv_map_row(kv, p, seq, depth)[pos] >= 0) return 0;
+    return p->len[kv_plane_index(p, seq, depth % p->n_plane)] % GY_KV_BLOCK_LEN == 0;
+}
+
 void gy_kv_exit(gy_kv *kv, int32_t seq, int32_t pos, int32_t depth) {
     const kv_pool *p = &kv->pool[GY_KV_CORE];
-    GY_CHECK(seq_is_open(kv, seq) && depth >= 0 && depth < p->n_map && pos >= 0 && pos < kv->seq[seq].max_tok);
+    GY_CHECK(kv_seq_is_live(kv, seq) && depth >= 0 && depth < p->n_map && pos >= 0 && pos < kv->seq[seq].max_tok);
     GY_CHECK(kv_owns(kv, p, seq, depth % p->n_plane, pos));
     int32_t slot = kv_map_row(kv, p, seq, depth)[pos];
     for (int32_t d = depth + 1; d < p->n_map; d++) {
@@ -221,6 +185,15 @@ void *gy_kv_arena(const gy_kv *kv, gy_kv_group g) {
 
 int32_t gy_kv_n_free(const gy_kv *kv, gy_kv_group g) {
     return kv->pool[g].n_free;
+}
+
+int32_t gy_kv_n_cached(const gy_kv *kv, gy_kv_group g) {
+    return kv->pool[g].n_cached;
+}
+
+int32_t gy_kv_seq_blocks(const gy_kv *kv, gy_kv_group g, int32_t seq) {
+    GY_CHECK(seq >= 0 && seq < kv->cfg.max_seqs);
+    return kv->pool[g].n_block ? kv->pool[g].blocks[seq] : 0;
 }
 
 int32_t gy_kv_plane_len(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t plane) {

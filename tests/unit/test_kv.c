@@ -644,7 +644,8 @@ static void checker_finds_planted_corruption(void **state) {
     plant(kv, &p->refs[kv_log(p, 0, 0)[1]], 2, "2 references, 1 owners");
     plant(kv, &p->held[kv_log(p, 0, 0)[1]], -1, "owners of which -1");
     plant(kv, &p->refs[p->free[0]], 1, "1 references, 0 owners");
-    plant(kv, &kv_log(p, 1, 0)[0], kv_log(p, 0, 0)[0], "two logs");
+    plant(kv, &kv_log(p, 1, 0)[0], kv_log(p, 0, 0)[0], "1 references, 2 owners");
+    plant(kv, &kv_log(p, 0, 0)[1], kv_log(p, 0, 1)[0], "another place");
     plant(kv, &kv_log(p, 1, 0)[0], -1, "block -1");
     plant(kv, &kv_log(q, 1, 0)[0], 99, "kv boundary: seq 1 plane 0: block 99");
     plant(kv, &p->len[0], 65, "length 65");

@@ -1,0 +1,365 @@
+/* gyre bench engine: a workload (cli_bench_load.h), run several times in this process (cli_bench_run.h), reported
+ * (cli_bench_report.h). Each repeat opens an engine of its own: none finds KV, cached prefixes or touched memory that
+ * an earlier one left.
+ */
+#include "base/cpu.h"
+#include "cli/cli.h"
+#include "cli/cli_bench_args.h"
+#include "cli/cli_bench_report.h"
+#include "cli/cli_bench_run.h"
+#include "cli/cli_engine.h"
+#include "cli/cli_requests.h"
+#include "cli/progress.h"
+#include "model/loop.h"
+#include "model/synth.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Streams of warm-up requests must not be those of the workload, or the prefix cache would know them. */
+static const uint64_t WARMUP_SEED = 0x7761726d;
+enum { DEFAULT_REPEAT = 3, DEFAULT_WARMUP = 2 };
+
+typedef struct bench {
+    const gy_args *a;
+    char tmp_dir[32]; /* of a synthetic checkpoint while it is there; "" when it is not */
+    gy_cli_model m;
+    gy_jobs jobs; /* one job: what all requests have in common, and the trace file */
+    gy_request proto;
+    gy_bench_load load, warm_load;
+    gy_bench_item *items, *warm_items; /* in the arena */
+    gy_engine_opts o;
+    size_t n_series;
+    gy_bench_series *series; /* in the arena */
+    gy_bench_run *first;     /* the run that others are compared with */
+    int32_t differ;          /* first request that differed in some run, -1 */
+    int32_t n_failed;
+} bench;
+
+/* ---- the model ---- */
+
+static void on_write(void *arg, uint64_t done, uint64_t total) {
+    gy_progress_update(arg, (size_t)done, (size_t)total);
+}
+
+static gy_status write_synthetic(bench *b, const char *shape, gy_err *err) {
+    gy_synth_info info;
+    gy_progress p;
+    if (gy_synth_get_info(shape, err, &info) < 0) return gy_err_prefix(err, "--synthetic");
+    strcpy(b->tmp_dir, "/tmp/gyre-bench-XXXXXX");
+    if (!mkdtemp(b->tmp_dir)) {
+        b->tmp_dir[0] = '\0';
+        return gy_err_set(err, GY_E_IO, "--synthetic: cannot make a folder in /tmp: %s", strerrordesc_np(errno));
+    }
+    gy_progress_begin(&p, "writing");
+    const gy_status st = gy_synth_write(shape, 0, b->tmp_dir, on_write, &p, err);
+    gy_progress_end(&p);
+    return st;
+}
+
+/* Weights that are mapped stay readable. */
+static void remove_synthetic(bench *b) {
+    static const char *const files[] = {"config.json", "model.safetensors"};
+    char path[64];
+    if (!b->tmp_dir[0]) return;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", b->tmp_dir, files[i]);
+        unlink(path);
+    }
+    rmdir(b->tmp_dir);
+    b->tmp_dir[0] = '\0';
+}
+
+static gy_status open_model(bench *b, gy_err *err) {
+    const gy_args *a = b->a;
+    const char *shape = a->bench.synthetic;
+    if (shape && a->n_pos > 1)
+        return gy_err_set(err, GY_E_ARG, "--synthetic: found a MODEL too (%.80s), expected one of them", a->pos[1]);
+    if (!shape && a->n_pos < 2)
+        return gy_err_set(err, GY_E_ARG, "no MODEL; give a folder, or --synthetic SHAPE for random weights");
+    if (shape) GY_TRY(write_synthetic(b, shape, err));
+    return gy_cli_model_open(&b->m, shape ? b->tmp_dir : a->pos[1], a, 0, err);
+}
+
+/* ---- what will be asked ---- */
+
+/* The request options, read as those of `run` are: one job with a prompt that nobody sends. */
+static gy_status make_proto(bench *b, gy_err *err) {
+    gy_job job = {.source = "bench", .opt = b->a->req};
+    job.opt.seed.v = b->load.seed;
+    job.opt.seed.given = 1;
+    job.opt.ignore_eos = 1;
+    job.opt.max_tokens = 1;
+    b->jobs.arena = b->a->arena;
+    if (gy_vec_push(&job.ids, GY_MEM_CLI, 0) || gy_vec_push(&b->jobs.job, GY_MEM_CLI, job)) {
+        gy_vec_free(&job.ids);
+        return gy_err_set(err, GY_E_NOMEM, "no memory for the requests");
+    }
+    GY_TRY(gy_jobs_prepare(&b->jobs, &b->m, err));
+    b->proto = b->jobs.job.data[0].rq;
+    return GY_OK;
+}
+
+static gy_status check_trace(const bench *b, gy_err *err) {
+    const gy_trace *t = &b->jobs.trace;
+    for (size_t i = 0; i < t->n; i++)
+        if (t->list[i].n < b->load.out.hi)
+            return gy_err_set(err, GY_E_ARG, "--exit: list %zu of %s holds %d loops, --out asks for up to %d", i + 1,
+                              t->path, t->list[i].n, b->load.out.hi);
+    return GY_OK;
+}
+
+static gy_bench_item *make_items(bench *b, const gy_bench_load *l) {
+    gy_bench_item *items = gy_arena_alloc(b->a->arena, (size_t)l->n_stream * (size_t)l->n_turn, sizeof *items);
+    if (items) gy_bench_items(l, items);
+    return items;
+}
+
+static gy_status make_load(bench *b, gy_err *err) {
+    const int32_t warmup = b->a->bench.warmup < 0 ? DEFAULT_WARMUP : b->a->bench.warmup;
+    const int64_t longest = gy_bench_longest(&b->load);
+    if (longest > b->m.d.max_pos)
+        return gy_err_set(err, GY_E_LIMIT,
+                          "--in, --out: %d turn%s of up to %d + %d tokens make %lld; the model's context is %d",
+                          b->load.n_turn, b->load.n_turn > 1 ? "s" : "", b->load.in.hi, b->load.out.hi,
+                          (long long)longest, b->m.d.max_pos);
+    b->warm_load = (gy_bench_load){.kind = GY_BENCH_CLOSED,
+                                   .n_stream = warmup,
+                                   .n_turn = 1,
+                                   .concurrency = b->load.concurrency,
+                                   .in = b->load.in,
+                                   .out = b->load.out,
+                                   .seed = b->load.seed ^ WARMUP_SEED};
+    b->items = make_items(b, &b->load);
+    b->warm_items = warmup ? make_items(b, &b->warm_load) : NULL;
+    if (!b->items || (warmup && !b->warm_items)) return gy_err_set(err, GY_E_NOMEM, "no memory for the requests");
+    return GY_OK;
+}
+
+/* Without --max-seqs, as many as the workload keeps running at once; requests in the queue are never refused. */
+static gy_status make_engine_opts(bench *b, gy_err *err) {
+    gy_engine_opts *o = &b->o;
+    gy_engine_plan plan;
+    GY_TRY(gy_cli_engine_opts(b->a, err, o));
+    const int open_loop = b->load.kind == GY_BENCH_POISSON;
+    if (!open_loop && !gy_opts_given(b->a->opts, "max-seqs")) o->sched.max_seqs = b->load.concurrency;
+    if (o->sched.max_queue < b->load.n_stream) o->sched.max_queue = b->load.n_stream;
+    o->max_len = (int32_t)gy_bench_longest(&b->load);
+    if (b->proto.exit.max_loops > b->m.d.n_loop) o->max_loops = b->proto.exit.max_loops;
+    if (gy_engine_make_plan(&b->m.d, b->m.act, o, 0, err, &plan) >= 0) return GY_OK;
+    gy_cli_name_flag(err);
+    return err->status;
+}
+
+static gy_status make_series(bench *b, gy_err *err) {
+    b->n_series = b->a->bench.compare ? 2 : 1;
+    b->series = gy_arena_alloc(b->a->arena, b->n_series, sizeof *b->series);
+    if (!b->series) return gy_err_set(err, GY_E_NOMEM, "no memory for the figures");
+    for (size_t i = 0; i < b->n_series; i++)
+        b->series[i].prefix_cache = b->a->bench.compare ? (int)i : b->o.prefix_cache;
+    return GY_OK;
+}
+
+static gy_status bench_open(bench *b, gy_err *err) {
+    GY_TRY(gy_bench_settle(b->a, err, &b->load));
+    GY_TRY(open_model(b, err));
+    GY_TRY(make_proto(b, err));
+    GY_TRY(check_trace(b, err));
+    GY_TRY(make_load(b, err));
+    GY_TRY(make_engine_opts(b, err));
+    GY_TRY(make_series(b, err));
+    const gy_ops_limits limits = gy_loop_limits(&b->m.d, b->o.sched.max_rows, b->o.max_len);
+    GY_TRY(gy_cli_model_load(&b->m, b->a, &limits, err));
+    remove_synthetic(b);
+    return GY_OK;
+}
+
+/* ---- one repeat ---- */
+
+static gy_bench_job bench_job(const bench *b, const gy_bench_load *l, const gy_bench_item *items, const char *label) {
+    return (gy_bench_job){.load = l,
+                          .items = items,
+                          .proto = &b->proto,
+                          .trace = b->jobs.trace.n ? &b->jobs.trace : NULL,
+                          .n_vocab = b->m.d.n_vocab,
+                          .label = label};
+}
+
+static gy_status warm_up(bench *b, gy_engine *e, gy_err *err) {
+    gy_bench_run *run = NULL;
+    if (!b->warm_load.n_stream) return GY_OK;
+    const gy_bench_job j = bench_job(b, &b->warm_load, b->warm_items, "warm-up");
+    gy_status st = gy_bench_run_create(&j, err, &run);
+    if (st == GY_OK) st = gy_bench_run_go(run, e, err);
+    gy_bench_run_destroy(run);
+    return st;
+}
+
+/* The first failure of all runs becomes the command's message. */
+static void note_failures(bench *b, const gy_bench_run *run, const gy_bench_result *r) {
+    int32_t i = 0;
+    const gy_err *why = gy_bench_run_failed(run, &i);
+    if (why && !b->n_failed) fprintf(stderr, "gyre: request %d: %s\n", i, why->msg);
+    b->n_failed += (int32_t)r->f[GY_BENCH_FAILED];
+}
+
+/* Takes the run: the first one is kept, later ones are compared with it. */
+static void keep_or_compare(bench *b, gy_bench_run *run) {
+    if (!b->first) {
+        b->first = run;
+        return;
+    }
+    const int32_t differ = gy_bench_run_differ(b->first, run);
+    if (b->differ < 0) b->differ = differ;
+    gy_bench_run_destroy(run);
+}
+
+static gy_status repeat_on(bench *b, gy_engine *e, const char *label, gy_err *err, gy_bench_result *out) {
+    gy_bench_run *run = NULL;
+    const gy_bench_job j = bench_job(b, &b->load, b->items, label);
+    gy_status st = gy_bench_run_create(&j, err, &run);
+    if (st == GY_OK) st = gy_bench_run_go(run, e, err);
+    if (st == GY_OK) st = gy_bench_run_result(run, e, b->o.sched.max_rows, err, out);
+    if (st < 0) {
+        gy_bench_run_destroy(run);
+        return st;
+    }
+    note_failures(b, run, out);
+    keep_or_compare(b, run);
+    return GY_OK;
+}
+
+static gy_status bench_repeat(bench *b, size_t series, gy_err *err) {
+    gy_bench_series *s = &b->series[series];
+    gy_engine_opts o = b->o;
+    gy_engine *e = NULL;
+    char label[64];
+    snprintf(label, sizeof label, "repeat %zu%s", s->n + 1,
+             b->n_series < 2 ? ""
+             : series        ? ", cache on"
+                             : ", cache off");
+    o.prefix_cache = s->prefix_cache;
+    GY_TRY(gy_engine_open(b->m.model, &o, err, &e));
+    gy_status st = warm_up(b, e, err);
+    if (st == GY_OK) st = repeat_on(b, e, label, err, &s->r[s->n]);
+    gy_engine_close(e);
+    s->n += st == GY_OK;
+    return st;
+}
+
+static gy_status bench_go(bench *b, gy_err *err) {
+    const int32_t repeat = b->a->bench.repeat ? b->a->bench.repeat : DEFAULT_REPEAT;
+    for (int32_t k = 0; k < repeat; k++)
+        for (size_t i = 0; i < b->n_series; i++) GY_TRY(bench_repeat(b, i, err));
+    return GY_OK;
+}
+
+/* ---- report ---- */
+
+static gy_bench_setup bench_setup(const bench *b) {
+    const gy_args *a = b->a;
+    return (gy_bench_setup){.model = a->bench.synthetic ? a->bench.synthetic : b->m.dir,
+                            .synthetic = a->bench.synthetic != NULL,
+                            .family = b->m.d.family,
+                            .dtype = b->m.act == GY_BF16 ? "bf16" : "f32",
+                            .variant = b->m.be->ops->name,
+                            .cpu = gy_cpu_model(),
+                            .kv_layout = a->kv_layout,
+                            .exit = a->req.exit,
+                            .n_loop = b->m.d.n_loop,
+                            .n_core = gy_cpu_count_physical(),
+                            .n_thread = b->m.be->ops->n_member(b->m.be),
+                            .load = &b->load,
+                            .engine = &b->o,
+                            .proto = &b->proto,
+                            .warmup = b->warm_load.n_stream};
+}
+
+/* s is emptied. "-" is standard output. */
+static gy_status write_report(const char *flag, const char *path, gy_str *s, gy_err *err) {
+    if (s->failed) return gy_err_set(err, GY_E_NOMEM, "no memory for the report");
+    if (!strcmp(path, "-")) {
+        gy_cli_put_str(s);
+        return GY_OK;
+    }
+    FILE *f = fopen(path, "w");
+    const int bad = !f || fwrite(s->data, 1, s->len, f) != s->len;
+    const int why = errno;
+    if ((f && fclose(f)) || bad)
+        return gy_err_set(err, GY_E_IO, "%s: %s: cannot write: %s", flag, path, strerrordesc_np(bad ? why : errno));
+    gy_str_clear(s);
+    return GY_OK;
+}
+
+static int is_stdout(const char *path) {
+    return path && !strcmp(path, "-");
+}
+
+static gy_status report_to(const bench *b, gy_str *s, gy_err *err) {
+    const gy_bench_opts *o = &b->a->bench;
+    const gy_bench_setup u = bench_setup(b);
+    if (!is_stdout(o->json_file) && !is_stdout(o->csv_file)) {
+        gy_bench_put_table(&u, b->series, b->n_series, b->differ, s);
+        GY_TRY(write_report("", "-", s, err));
+    }
+    if (o->json_file) {
+        gy_bench_put_json(&u, b->series, b->n_series, b->differ, s);
+        GY_TRY(write_report("--json", o->json_file, s, err));
+    }
+    if (!o->csv_file) return GY_OK;
+    gy_bench_put_csv(&u, b->series, b->n_series, s);
+    return write_report("--csv", o->csv_file, s, err);
+}
+
+static gy_status bench_report(const bench *b, gy_err *err) {
+    gy_str s = {0};
+    const gy_status st = report_to(b, &s, err);
+    gy_str_free(&s);
+    return st;
+}
+
+static int bench_verdict(const bench *b) {
+    if (b->n_failed) fprintf(stderr, "gyre: %d requests ended in an error\n", b->n_failed);
+    if (b->differ >= 0)
+        fprintf(stderr, "gyre: the outputs of request %d differ between two runs of the same work\n", b->differ);
+    return b->n_failed || b->differ >= 0 ? GY_CLI_FAILED : GY_CLI_OK;
+}
+
+static void bench_close(bench *b) {
+    gy_bench_run_destroy(b->first);
+    gy_jobs_fini(&b->jobs);
+    gy_cli_model_close(&b->m);
+    remove_synthetic(b);
+}
+
+static int bench_engine(const gy_args *a) {
+    bench b = {.a = a, .differ = -1};
+    gy_err err = {0};
+    gy_status st = bench_open(&b, &err);
+    if (st >= 0) st = bench_go(&b, &err);
+    if (st >= 0) st = bench_report(&b, &err);
+    const int rc = st < 0 ? gy_cli_fail(&err) : bench_verdict(&b);
+    bench_close(&b);
+    return rc;
+}
+
+/* ---- which benchmark ---- */
+
+int gy_cmd_bench(const gy_args *a) {
+    static const char usage[] = "usage: gyre bench engine (MODEL | --synthetic SHAPE) [options]\n\n"
+                                "  engine   the engine under a workload (gyre bench --help lists the options)\n\n"
+                                "Programs of their own, built beside gyre (./do bench runs them):\n"
+                                "  gyre-bench-ops      single operations against the machine's ceilings\n"
+                                "  gyre-bench-decode   a whole checkpoint: start, decode, memory\n";
+    gy_err err = {0};
+    if (!a->n_pos) {
+        fputs(usage, stderr);
+        return GY_CLI_USAGE;
+    }
+    if (!strcmp(a->pos[0], "engine")) return bench_engine(a);
+    gy_err_set(&err, GY_E_ARG, "bench: found '%.40s', expected engine (gyre bench lists what there is)", a->pos[0]);
+    return gy_cli_fail(&err);
+}

@@ -1,0 +1,105 @@
+/* Rows, defaults and refusals: see cli_bench_args.h. */
+#include "cli/cli_bench_args.h"
+
+#include "cli/cli_bench_stats.h"
+
+#include <string.h>
+
+#define AT(member) offsetof(gy_args, bench.member)
+enum { BIG = 1 << 24, DEFAULT_CONCURRENCY = 8, DEFAULT_REQUESTS = 32, DEFAULT_USERS = 4, DEFAULT_TURNS = 4 };
+static const gy_bench_range DEFAULT_IN = {128, 128}, DEFAULT_OUT = {32, 32};
+
+static const gy_opt rows[] = {
+    {"synthetic", GY_OPT_STR, AT(synthetic), "SHAPE", 0, 0, NULL,
+     "instead of MODEL: random weights of that shape (gyre synth --help lists them), written to /tmp and removed once "
+     "loaded"},
+    {"workload", GY_OPT_WORD, AT(workload), GY_BENCH_KINDS, 0, 0, "closed",
+     "burst: --concurrency requests at once; closed: so many always run until --requests are done; poisson: --requests "
+     "arrive at --rate; session: --users conversations of --turns turns, each prompt the whole conversation so far"},
+    {"concurrency", GY_OPT_I32, AT(concurrency), "C", 1, 65536, "8", "burst, closed: requests at once"},
+    {"requests", GY_OPT_I32, AT(requests), "N", 1, BIG, "closed: four times --concurrency; poisson: 32",
+     "requests of one repeat"},
+    {"rate", GY_OPT_F64, AT(rate), "R", 1e-6, 1e9, NULL, "poisson: arrivals a second on average; must be given"},
+    {"users", GY_OPT_I32, AT(users), "S", 1, 65536, "4", "session: conversations at once"},
+    {"turns", GY_OPT_I32, AT(turns), "T", 1, 65536, "4", "session: turns of each"},
+    {"in", GY_OPT_STR, AT(in), "LEN[:LEN2]", 0, 0, "128",
+     "prompt tokens of a request (session: new ones of a turn); LEN:LEN2: each length between as likely"},
+    {"out", GY_OPT_STR, AT(out), "LEN[:LEN2]", 0, 0, "32", "output tokens of a request"},
+    {"warmup", GY_OPT_I32, AT(warmup), "K", 0, BIG, "2", "requests before each repeat that are not counted"},
+    {"repeat", GY_OPT_I32, AT(repeat), "R", 1, GY_BENCH_MAX_REPEAT, "3", "times; figures are medians over them"},
+    {"compare", GY_OPT_FLAG, AT(compare), NULL, 0, 0, NULL,
+     "session: each repeat without and then with the prefix cache; prints the ratio, fails if an output differs"},
+    {"json", GY_OPT_STR, AT(json_file), "FILE", 0, 0, NULL,
+     "write all figures, settings and the machine as JSON; - is standard output, without the table"},
+    {"csv", GY_OPT_STR, AT(csv_file), "FILE", 0, 0, NULL,
+     "write one line a repeat under a line of names; - is standard output, without the table"},
+};
+const gy_opt_group gy_group_bench = {"Workload and report", rows, sizeof rows / sizeof *rows};
+
+/* ---- what does not go together ---- */
+
+static gy_status refuse(const gy_args *a, const char *const *names, const char *why, gy_err *err) {
+    for (; *names; names++)
+        if (gy_opts_given(a->opts, *names)) return gy_err_set(err, GY_E_ARG, "--%s: %s", *names, why);
+    return GY_OK;
+}
+
+static gy_status refuse_others(const gy_args *a, gy_err *err) {
+    static const char *const never[] = {"max-tokens", "min-tokens", "stop", "stop-ids", "n", "no-cache", NULL};
+    static const char *const cohort[] = {"rate", "users", "turns", "requests", "compare", NULL};
+    static const char *const closed[] = {"rate", "users", "turns", "compare", NULL};
+    static const char *const poisson[] = {"concurrency", "users", "turns", "compare", NULL};
+    static const char *const session[] = {"concurrency", "requests", "rate", NULL};
+    static const char *const *const other[] = {cohort, closed, poisson, session};
+    static const char *const why[] = {"has no meaning with --workload burst, which sends --concurrency requests",
+                                      "has no meaning with --workload closed",
+                                      "has no meaning with --workload poisson, whose requests arrive at --rate",
+                                      "has no meaning with --workload session, which has --users and --turns"};
+    static const char *const cache[] = {"prefix-cache", NULL};
+    GY_TRY(refuse(a, never, "has no meaning in a benchmark: outputs are as long as --out says", err));
+    GY_TRY(refuse(a, other[a->bench.workload], why[a->bench.workload], err));
+    if (a->bench.compare) GY_TRY(refuse(a, cache, "--compare runs without and with it", err));
+    if (a->bench.workload == GY_BENCH_POISSON && a->bench.rate <= 0)
+        return gy_err_set(err, GY_E_ARG, "--rate: not given; --workload poisson needs the arrivals a second");
+    return GY_OK;
+}
+
+/* ---- the workload ---- */
+
+static int32_t or_default(int32_t v, int32_t dflt) {
+    return v ? v : dflt;
+}
+
+static void settle_counts(const gy_bench_opts *b, gy_bench_load *l) {
+    l->n_turn = 1;
+    l->concurrency = or_default(b->concurrency, DEFAULT_CONCURRENCY);
+    switch (l->kind) {
+    case GY_BENCH_BURST:
+        l->n_stream = l->concurrency;
+        return;
+    case GY_BENCH_CLOSED:
+        l->n_stream = or_default(b->requests, 4 * l->concurrency);
+        return;
+    case GY_BENCH_POISSON:
+        l->n_stream = l->concurrency = or_default(b->requests, DEFAULT_REQUESTS);
+        return;
+    case GY_BENCH_SESSION:
+        l->n_stream = l->concurrency = or_default(b->users, DEFAULT_USERS);
+        l->n_turn = or_default(b->turns, DEFAULT_TURNS);
+    }
+}
+
+gy_status gy_bench_settle(const gy_args *a, gy_err *err, gy_bench_load *out) {
+    const gy_bench_opts *b = &a->bench;
+    gy_bench_load l = {.kind = (gy_bench_kind)b->workload, .in = DEFAULT_IN, .out = DEFAULT_OUT, .rate = b->rate};
+    GY_TRY(refuse_others(a, err));
+    settle_counts(b, &l);
+    if (b->in) GY_TRY(gy_bench_parse_range(b->in, "--in", err, &l.in));
+    if (b->out) GY_TRY(gy_bench_parse_range(b->out, "--out", err, &l.out));
+    l.seed = a->req.seed.given ? a->req.seed.v : 0;
+    if ((int64_t)l.n_stream * l.n_turn > BIG)
+        return gy_err_set(err, GY_E_LIMIT, "--users, --turns: found %d and %d, expected at most %d requests in all",
+                          l.n_stream, l.n_turn, BIG);
+    *out = l;
+    return GY_OK;
+}

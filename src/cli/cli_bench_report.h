@@ -1,0 +1,36 @@
+/* Figures to text: a table for people, JSON with everything, CSV for other programs. Pure. */
+#ifndef GY_CLI_CLI_BENCH_REPORT_H
+#define GY_CLI_CLI_BENCH_REPORT_H
+
+#include "base/json.h"
+#include "cli/cli_bench_stats.h"
+
+/* What was measured: what a reader must know to do it again. Strings are borrowed. */
+typedef struct gy_bench_setup {
+    const char *model; /* folder or shape */
+    int synthetic;     /* 1: a shape */
+    const char *family, *dtype, *variant, *cpu, *kv_layout, *exit;
+    int32_t n_loop, n_core, n_thread;
+    const gy_bench_load *load;
+    const gy_engine_opts *engine;
+    const gy_request *proto;
+    int32_t warmup;
+} gy_bench_setup;
+
+/* One way of running, several times. */
+typedef struct gy_bench_series {
+    int prefix_cache;
+    size_t n; /* 1..GY_BENCH_MAX_REPEAT */
+    gy_bench_result r[GY_BENCH_MAX_REPEAT];
+} gy_bench_series;
+
+/* s[0..n): one series, or without and with the prefix cache. differ: the first request whose outputs differ from the
+ * first run's, -1 when none does. */
+void gy_bench_put_table(const gy_bench_setup *u, const gy_bench_series *s, size_t n, int32_t differ, gy_str *out);
+void gy_bench_put_json(const gy_bench_setup *u, const gy_bench_series *s, size_t n, int32_t differ, gy_str *out);
+void gy_bench_put_csv(const gy_bench_setup *u, const gy_bench_series *s, size_t n, gy_str *out);
+
+/* Output tokens a second of series b over those of a, repeat by repeat: median, smallest, largest. */
+void gy_bench_ratio(const gy_bench_series *a, const gy_bench_series *b, double out[3]);
+
+#endif

@@ -1,0 +1,38 @@
+/* One run of a workload on an engine: sends the requests when they are due, steps the engine, notes what happens when.
+ * Knows no options and prints nothing but progress.
+ *
+ * All memory is made before the first request (but for the list of samples, which grows between two steps), so that the
+ * measured time holds no page faults and no allocations of the benchmark's own.
+ */
+#ifndef GY_CLI_CLI_BENCH_RUN_H
+#define GY_CLI_CLI_BENCH_RUN_H
+
+#include "cli/cli_bench_stats.h"
+#include "cli/cli_rule.h"
+
+typedef struct gy_bench_run gy_bench_run;
+
+typedef struct gy_bench_job {
+    const gy_bench_load *load;
+    const gy_bench_item *items; /* [n_stream * n_turn], from gy_bench_items; borrowed */
+    const gy_request *proto;    /* what all requests have in common; borrowed */
+    const gy_trace *trace; /* recorded depths: request i follows list i, from the first again after the last. NULL */
+    int32_t n_vocab;
+    const char *label; /* of the progress line, NULL: none */
+} gy_bench_job;
+
+gy_status gy_bench_run_create(const gy_bench_job *j, gy_err *err, gy_bench_run **out);
+void gy_bench_run_destroy(gy_bench_run *r); /* accepts NULL */
+
+/* Runs until every request has ended. Requests that fail are counted, not an error; once for each run. */
+gy_status gy_bench_run_go(gy_bench_run *r, gy_engine *e, gy_err *err);
+/* Figures of the run; max_rows as the engine has it. */
+gy_status gy_bench_run_result(const gy_bench_run *r, const gy_engine *e, int32_t max_rows, gy_err *err,
+                              gy_bench_result *out);
+
+/* Same tokens, same loops, in every request? The number of the first one that differs, or -1. */
+int32_t gy_bench_run_differ(const gy_bench_run *a, const gy_bench_run *b);
+/* The first request that failed: its number and sentence; NULL when none did. */
+const gy_err *gy_bench_run_failed(const gy_bench_run *r, int32_t *index_out);
+
+#endif

@@ -210,6 +210,33 @@ static void cpu_attn(gy_backend *be, const gy_attn_args *a) {
     if (a->rows.n_row > 0) gy_team_run(t.c->team, attn_member, &t);
 }
 
+/* ---- host work of others ---------------------------------------------------------------------------------------- */
+
+typedef struct items_task {
+    void (*fn)(void *arg, int32_t item, int member);
+    void *arg;
+    int32_t n;
+} items_task;
+
+/* Dealt in turn: neighbours often cost alike (rows of one request), so that each member gets some of every kind. */
+static void items_member(void *arg, int member, int n_member) {
+    const items_task *t = arg;
+    for (int64_t i = member; i < t->n; i += n_member) t->fn(t->arg, (int32_t)i, member);
+}
+
+static int cpu_n_member(gy_backend *be) {
+    return gy_team_size(cpu_of(be)->team);
+}
+
+static void cpu_parallel(gy_backend *be, int32_t n, void (*fn)(void *arg, int32_t item, int member), void *arg) {
+    items_task t = {.fn = fn, .arg = arg, .n = n};
+    if (n <= 1) {
+        items_member(&t, 0, 1);
+    } else {
+        gy_team_run(cpu_of(be)->team, items_member, &t);
+    }
+}
+
 /* ---- the object ------------------------------------------------------------------------------------------------ */
 
 static void cpu_destroy(gy_backend *be) {
@@ -228,6 +255,9 @@ static const gy_ops cpu_ops = {
     .download = gy_host_copy,
     .sync = gy_host_sync,
     .destroy = cpu_destroy,
+    .mem_available = gy_host_mem_available,
+    .n_member = cpu_n_member,
+    .parallel = cpu_parallel,
     .embed = cpu_embed,
     .norm = cpu_norm,
     .linear = cpu_linear,

@@ -38,6 +38,11 @@ static inline void gy_host_copy(gy_backend *be, void *dst, const void *src, size
     if (bytes) memcpy(dst, src, bytes);
 }
 
+static inline size_t gy_host_mem_available(gy_backend *be) {
+    (void)be;
+    return gy_mem_available();
+}
+
 static inline gy_status gy_host_sync(gy_backend *be, gy_err *err) { /* host operations cannot fail */
     (void)be;
     (void)err;

@@ -47,6 +47,16 @@ static void ref_destroy(gy_backend *be) {
     gy_mem_free(be);
 }
 
+static int ref_n_member(gy_backend *be) {
+    (void)be;
+    return 1;
+}
+
+static void ref_parallel(gy_backend *be, int32_t n, void (*fn)(void *arg, int32_t item, int member), void *arg) {
+    (void)be;
+    for (int32_t i = 0; i < n; i++) fn(arg, i, 0);
+}
+
 static const gy_ops ref_ops = {
     .name = "ref",
     .alloc = gy_host_alloc,
@@ -55,6 +65,9 @@ static const gy_ops ref_ops = {
     .download = gy_host_copy,
     .sync = gy_host_sync,
     .destroy = ref_destroy,
+    .mem_available = gy_host_mem_available,
+    .n_member = ref_n_member,
+    .parallel = ref_parallel,
     .embed = gy_ref_embed,
     .norm = gy_ref_norm,
     .linear = gy_ref_linear,

@@ -7,10 +7,12 @@
  *                    is >= top_p * total
  *   min-p            w_i >= min_p, because the largest is 1
  *
- * Only as many tokens are put in order as are kept: a heap is built in O(n_vocab) and popped. A full sort of 166k
- * tokens happens only when top-k or top-p really keep nearly all of them. Bans, bias and penalties work on a copy of
- * the row, made only when there are any: logprobs are those of the row as it came. Grammars and stop strings are not
- * done here: whoever wants a token out bans it.
+ * Only as many tokens are put in order as may be kept: top-k up to FEW finds its bar first, top-p leaves out what is
+ * too small to matter. A full sort of 166k tokens happens only when they really keep nearly all of them. Measured, a
+ * row of 49152 on one core of an EPYC (gcc 12): greedy 5 us, with penalties 16, temperature alone 280 (exp in f64,
+ * fixed order of sums), top-k 50 110, logprobs 300. Bans, bias and penalties work on a copy of the row, made only when
+ * there are any: logprobs are those of the row as it came. Grammars and stop strings are not done here: whoever wants a
+ * token out bans it.
  */
 #include "base/mem.h"
 #include "base/philox.h"
@@ -141,10 +143,10 @@ void gy_sampler_destroy(gy_sampler *s) {
 
 /* ---- the largest logit ---- */
 
-enum { SCAN_BLOCK = 256 };
+enum { SCAN_BLOCK = 128, FEW = 1024 }; /* FEW: the largest top-k that is found without a heap of all tokens */
 
 /* Is one of x[0..n) above top, or NaN? The one pass over a row that touches every logit: without a branch and with
- * nothing but an integer OR to carry on, so that compilers make vectors of it (0.08 ns a logit against 0.8). */
+ * nothing but an integer OR to carry on, so that compilers make vectors of it (0.1 ns a logit against 0.8). */
 static int32_t block_exceeds(const float *x, int32_t n, float top) {
     int32_t any = 0;
     for (int32_t i = 0; i < n; i++) any |= !(x[i] <= top);
@@ -232,13 +234,8 @@ static void heap_sift(cand *h, int32_t n, int32_t at) {
     h[at] = c;
 }
 
-/* All tokens that are not masked; returns their number. */
-static int32_t heap_build(cand *h, const float *x, int32_t n_vocab) {
-    int32_t n = 0;
-    for (int32_t i = 0; i < n_vocab; i++)
-        if (x[i] != -INFINITY) h[n++] = (cand){x[i], i};
+static void heap_order(cand *h, int32_t n) {
     for (int32_t at = n / 2; at-- > 0;) heap_sift(h, n, at);
-    return n;
 }
 
 /* Moves the top to h[n - 1] and leaves a heap of n - 1: popped tokens lie behind the heap, in order from its end. */
@@ -250,13 +247,53 @@ static cand heap_pop(cand *h, int32_t n) {
     return top;
 }
 
-/* ---- filters ---- */
+/* ---- top-k ---- */
 
-static void weigh_all(scratch *m, const float *x, float top, float temperature) {
-    for (int32_t i = 0; i < m->n_vocab; i++) m->w[i] = weight(x[i], top, temperature);
+/* Tokens with a logit of at least floor, masked ones never; returns their number. */
+static int32_t heap_from(scratch *m, const float *x, float floor) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < m->n_vocab; i++)
+        if (x[i] >= floor && x[i] != -INFINITY) m->heap[n++] = (cand){x[i], i};
+    heap_order(m->heap, n);
+    return n;
 }
 
-/* Weighs the k first of the heap and all that equal the k-th; 0 < k < n. Returns what is left in the heap. */
+/* Replaces the smallest of h[0..k), which is on top, by x. */
+static void smallest_replace(float *h, int32_t k, float x) {
+    int32_t at = 0;
+    for (int32_t child; (child = 2 * at + 1) < k; at = child) {
+        if (child + 1 < k && h[child + 1] < h[child]) child++;
+        if (!(h[child] < x)) break;
+        h[at] = h[child];
+    }
+    h[at] = x;
+}
+
+/* The k-th largest logit: the smallest of the k largest so far is the bar that the next ones must exceed, which whole
+ * blocks do not. */
+static float kth_largest(const float *x, int32_t n_vocab, int32_t k) {
+    float h[FEW];
+    for (int32_t i = 0; i < k; i++) h[i] = -INFINITY;
+    for (int32_t lo = 0, hi; lo < n_vocab; lo = hi) {
+        hi = n_vocab - lo < SCAN_BLOCK ? n_vocab : lo + SCAN_BLOCK;
+        if (!block_exceeds(x + lo, hi - lo, h[0])) continue;
+        for (int32_t i = lo; i < hi; i++)
+            if (x[i] > h[0]) smallest_replace(h, k, x[i]);
+    }
+    return h[0];
+}
+
+/* ---- weights ---- */
+
+/* Returns their sum. */
+static double weigh_all(scratch *m, const float *x, float top, float temperature) {
+    double sum = 0;
+    for (int32_t i = 0; i < m->n_vocab; i++) sum += m->w[i] = weight(x[i], top, temperature);
+    return sum;
+}
+
+/* Weighs the k first of a heap of n and all that equal the k-th. Returns what is left in the heap; the others lie
+ * behind it, in order from its end. */
 static int32_t weigh_top_k(scratch *m, int32_t n, int32_t k, float top, float temperature) {
     float kth = top;
     for (int32_t i = 0; i < m->n_vocab; i++) m->w[i] = 0;
@@ -268,16 +305,36 @@ static int32_t weigh_top_k(scratch *m, int32_t n, int32_t k, float top, float te
     return n;
 }
 
+/* In ascending id order. Zeros, which change no sum, are passed over: after a filter there is little else. */
 static double weight_sum(const scratch *m) {
     double sum = 0;
-    for (int32_t i = 0; i < m->n_vocab; i++) sum += m->w[i];
+    for (int32_t i = 0; i < m->n_vocab; i++)
+        if (m->w[i] != 0) sum += m->w[i];
     return sum;
 }
 
-/* Cuts the order after the token whose prefix reaches p; when rounding keeps every prefix below it, all stay. The
+/* ---- filters ---- */
+
+/* A heap of the tokens that top-p may keep; the others' weights become 0. All weights below `small` together are less
+ * than half of what p may leave out, so the prefix that reaches p ends before them: rounding (n_vocab * 2^-53) is far
+ * from the other half, because a float p < 1 leaves out at least 2^-24. */
+static int32_t heap_for_top_p(scratch *m, const float *x, double total, float p) {
+    double small = 0.5 * (1.0 - (double)p) * total / m->n_vocab;
+    int32_t n = 0;
+    for (int32_t i = 0; i < m->n_vocab; i++) {
+        if (m->w[i] >= small)
+            m->heap[n++] = (cand){x[i], i};
+        else
+            m->w[i] = 0;
+    }
+    heap_order(m->heap, n);
+    return n;
+}
+
+/* Cuts the order after the token whose prefix reaches due; when rounding keeps every prefix below it, all stay. The
  * tokens that are in are heap[low..end): already popped by top-k (sorted), or a heap still (low = 0). */
-static void filter_top_p(scratch *m, int32_t low, int32_t end, int sorted, float p) {
-    double due = p * weight_sum(m), sum = 0;
+static void filter_top_p(scratch *m, int32_t low, int32_t end, int sorted, double due) {
+    double sum = 0;
     int32_t at = end;
     while (at > low && sum < due) {
         cand c = sorted ? m->heap[at - 1] : heap_pop(m->heap, at);
@@ -292,26 +349,33 @@ static void filter_min_p(scratch *m, float min_p) {
         if (m->w[i] < min_p) m->w[i] = 0;
 }
 
-static void weigh_row(scratch *m, const float *x, const gy_sample_params *p, float top) {
+/* Weighs what the filters leave; returns the sum of the weights. */
+static double weigh_row(scratch *m, const float *x, const gy_sample_params *p, float top) {
     int use_k = p->top_k > 0 && p->top_k < m->n_vocab, use_p = p->top_p < 1;
-    int32_t end = use_k || use_p ? heap_build(m->heap, x, m->n_vocab) : 0, low = 0;
-    use_k = use_k && p->top_k < end;
-    if (use_k)
+    int32_t end = 0, low = 0;
+    double total;
+    if (use_k) {
+        end = heap_from(m, x, p->top_k <= FEW ? kth_largest(x, m->n_vocab, p->top_k) : -INFINITY);
         low = weigh_top_k(m, end, p->top_k, top, p->temperature);
-    else
-        weigh_all(m, x, top, p->temperature);
-    if (use_p) filter_top_p(m, low, end, use_k, p->top_p);
+        total = weight_sum(m);
+    } else {
+        total = weigh_all(m, x, top, p->temperature);
+        if (use_p) end = heap_for_top_p(m, x, total, p->top_p);
+    }
+    if (use_p) filter_top_p(m, low, end, use_k, p->top_p * total);
     if (p->min_p > 0) filter_min_p(m, p->min_p);
+    return use_p || p->min_p > 0 ? weight_sum(m) : total;
 }
 
 /* u < 1 makes u * total < total in f64, so a token is found before the end. */
-static int32_t draw(const scratch *m, const gy_sample_params *p, int32_t position) {
+static int32_t draw(const scratch *m, const gy_sample_params *p, int32_t position, double total) {
     uint32_t r[4];
     double sum = 0;
     int32_t id = 0;
     gy_rand_block(p->seed, p->choice, (uint32_t)position, GY_RAND_SAMPLE, 0, r);
-    double due = gy_rand_unit_f64(r[0], r[1]) * weight_sum(m);
+    double due = gy_rand_unit_f64(r[0], r[1]) * total;
     for (; id < m->n_vocab - 1; id++) {
+        if (m->w[id] == 0) continue;
         sum += m->w[id];
         if (sum > due) break;
     }
@@ -358,8 +422,8 @@ gy_status gy_sample_row(gy_sampler *s, int member, const gy_sample_in *in, gy_er
         GY_TRY(row_argmax(x, s->n_vocab, in->position, changed, err, &o.id));
     }
     if (p->temperature > 0) {
-        weigh_row(m, x, p, x[o.id]);
-        o.id = draw(m, p, in->position);
+        double total = weigh_row(m, x, p, x[o.id]);
+        o.id = draw(m, p, in->position, total);
     }
     if (p->n_logprobs >= 0) logprobs_fill(in->logits, s->n_vocab, raw_top, p->n_logprobs, &o);
     *out = o;

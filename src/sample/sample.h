@@ -3,6 +3,7 @@
  *
  * Order (vLLM's): f32 logits -> banned ids to -inf -> logit_bias added -> repetition, frequency, presence penalty ->
  * temperature -> top-k -> top-p -> min-p -> softmax -> one draw.
+ *   bans, bias, penalties: f32, each step rounded (product of frequency and count too).
  *   top-k: keep values >= the k-th largest (ties survive).
  *   top-p: sort descending (ties by lower id first), keep the smallest prefix whose probability reaches p; the token
  * that crosses p stays. min-p: keep probabilities >= min_p * the largest one. draw:  u from Philox (seed, choice,
@@ -73,13 +74,14 @@ typedef struct gy_sample_in {
     const float *logits; /* [n_vocab] f32, not changed */
     const gy_sample_params *p;
     const gy_counts *counts; /* NULL allowed when no penalty is on */
-    const int32_t *ban;      /* [n_ban] ids that may not be drawn (min_tokens: what would end the text) */
+    const int32_t
+        *ban; /* [n_ban] ids that may not be drawn (min_tokens: what would end the text); no tokens: passed over */
     int32_t n_ban;
     int32_t position; /* absolute position of the token being drawn */
 } gy_sample_in;
 
-/* NaN anywhere, +inf, or all -inf (bans and bias included): GY_E_NUMERIC, which ends that request only. (-inf for
- * single tokens is a mask and fine.) */
+/* NaN anywhere, +inf, or all -inf (before or after bans, bias and penalties): GY_E_NUMERIC, which ends that request
+ * only. (-inf for single tokens is a mask and fine.) */
 gy_status gy_sample_row(gy_sampler *s, int member, const gy_sample_in *in, gy_err *err, gy_sampled *out);
 
 /* What the logits say of a token that is known already (prompt logprobs): out->id = id, its logprob, n_top

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-enum { MAX_V = 500 };
+enum { MAX_V = 3000, USUAL_V = 500 };
 
 static gy_sample_params params(float temperature, int top_k, float top_p, float min_p) {
     gy_sample_params p;
@@ -138,7 +138,7 @@ static void agrees_with_the_reference(void **state) {
     static float x[MAX_V], kept[MAX_V];
     source r = {.seed = 11};
     for (int row = 0; row < 6000; row++) {
-        int n = row % 3 ? 1 + (int)(unit(&r) * 60) : 1 + (int)(unit(&r) * MAX_V);
+        int n = row % 3 ? 1 + (int)(unit(&r) * 60) : 1 + (int)(unit(&r) * USUAL_V);
         gy_sampler *s = sampler_make(n);
         random_row(&r, x, n);
         memcpy(kept, x, sizeof x);
@@ -152,6 +152,24 @@ static void agrees_with_the_reference(void **state) {
         }
         gy_mem_guard_end();
         assert_memory_equal(kept, x, sizeof x); /* logits are not changed */
+        gy_sampler_destroy(s);
+    }
+}
+
+/* top-k on both sides of the size up to which it is found without a heap of all tokens, with and without top-p. */
+static void large_top_k_agrees_with_the_reference(void **state) {
+    (void)state;
+    static const int ks[] = {900, 1023, 1024, 1025, 1500, MAX_V - 1};
+    static float x[MAX_V];
+    source r = {.seed = 12};
+    for (int row = 0; row < 120; row++) {
+        int n = MAX_V - (int)(unit(&r) * 1000);
+        gy_sampler *s = sampler_make(n);
+        random_row(&r, x, n);
+        gy_sample_params p = random_params(&r, n);
+        p.top_k = ks[row % 6];
+        for (int position = 0; position < 3; position++)
+            assert_int_equal(sample(s, x, &p, position).id, ref_draw(x, n, &p, position));
         gy_sampler_destroy(s);
     }
 }
@@ -420,7 +438,7 @@ static void logprobs_match_a_full_sort(void **state) {
     static int order[MAX_V];
     source r = {.seed = 5};
     for (int row = 0; row < 500; row++) {
-        int n = 21 + (int)(unit(&r) * (MAX_V - 21)), n_open = 0;
+        int n = 21 + (int)(unit(&r) * (USUAL_V - 21)), n_open = 0;
         long double sum = 0;
         random_row(&r, x, n);
         for (int i = 0; i < n; i++) order[i] = i;
@@ -568,7 +586,7 @@ static void changes_agree_with_the_reference(void **state) {
     source r = {.seed = 21};
     int n_none = 0;
     for (int row = 0; row < 4000; row++)
-        n_none += row_with_changes_agrees(&r, row % 3 ? 1 + (int)(unit(&r) * 40) : 1 + (int)(unit(&r) * MAX_V));
+        n_none += row_with_changes_agrees(&r, row % 3 ? 1 + (int)(unit(&r) * 40) : 1 + (int)(unit(&r) * USUAL_V));
     assert_true(n_none > 5 && n_none < 1000); /* both happen */
 }
 
@@ -699,21 +717,21 @@ static void changes_that_leave_nothing_are_errors(void **state) {
 /* Neutral values change no bit of anything, with and without counts and bans that ban nothing. */
 static void neutral_values_change_nothing(void **state) {
     (void)state;
-    static float x[MAX_V];
+    static float x[USUAL_V];
     source r = {.seed = 31};
-    const int32_t ban[2] = {-1, MAX_V};
+    const int32_t ban[2] = {-1, USUAL_V};
     for (int row = 0; row < 300; row++) {
         history h;
-        random_row(&r, x, MAX_V);
-        random_history(&r, &h, MAX_V);
-        gy_sample_params p = random_params(&r, MAX_V);
+        random_row(&r, x, USUAL_V);
+        random_history(&r, &h, USUAL_V);
+        gy_sample_params p = random_params(&r, USUAL_V);
         p.n_logprobs = 5;
         gy_counts *c = counts_make(&h);
         gy_sample_in plain = {.logits = x, .p = &p, .position = row}, more = plain;
         more.counts = c;
         more.ban = ban;
         more.n_ban = 2;
-        gy_sampled a = row_in(&plain, MAX_V), b = row_in(&more, MAX_V);
+        gy_sampled a = row_in(&plain, USUAL_V), b = row_in(&more, USUAL_V);
         assert_memory_equal(&a, &b, sizeof a);
         free(c);
     }
@@ -905,7 +923,7 @@ static void known_token_logprobs(void **state) {
     source r = {.seed = 61};
     gy_sample_params p = params(0, 0, 1, 0);
     for (int row = 0; row < 300; row++) {
-        int n = 1 + (int)(unit(&r) * MAX_V), id = (int)(unit(&r) * n);
+        int n = 1 + (int)(unit(&r) * USUAL_V), id = (int)(unit(&r) * n);
         gy_sampled o, greedy;
         gy_err err = {0};
         random_row(&r, x, n);
@@ -1092,6 +1110,7 @@ static void create_survives_failing_allocations(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_the_reference),
+        cmocka_unit_test(large_top_k_agrees_with_the_reference),
         cmocka_unit_test(filters_keep_what_they_say),
         cmocka_unit_test(filters_come_in_order),
         cmocka_unit_test(ties_follow_the_definition),

@@ -2,6 +2,7 @@
 # Does each header compile alone, and twice in a row? usage: headers.sh ROOT COMPILE_COMMANDS
 # With gcc and, where it is installed, clang. The flags are the build's own: those of the .c file with the header's name,
 # else those of any file of its folder's part that shares the prefix before "_" (avx2_..., avx512_...), else the first.
+# Headers of include/ also with nothing else on the include path, as C and as C++11: that is how a user sees them.
 set -eu
 cd "$1"
 commands=$2
@@ -42,6 +43,21 @@ for header in $(find src include -name '*.h' -type f 2>/dev/null | sort); do
         }
     done
     n=$((n + 1))
+    case $header in
+    src/*) continue ;;
+    esac
+    for cc in $compilers; do
+        for lang in 'c -std=c17 -Wstrict-prototypes' 'c++ -std=c++11'; do
+            # A compiler without its C++ half cannot judge.
+            echo 'extern int x;' | $cc -x "${lang%% *}" -fsyntax-only - 2>/dev/null || continue
+            # shellcheck disable=SC2086 # flags are words
+            printf '#include "%s"\n#include "%s"\nextern int gy_header_alone;\n' "$path" "$path" |
+                $cc -x $lang -Wall -Wextra -Wundef -pedantic -Werror -Iinclude -fsyntax-only - || {
+                echo "$header: does not compile with nothing but include/ as ${lang%% *} with $cc"
+                bad=1
+            }
+        done
+    done
 done
 echo "note: $n headers with $compilers"
 [ "$n" -gt 0 ] || bad=1

@@ -92,7 +92,7 @@ expect 1 '61 lines' "$here/readmes.sh" "$tmp/tree"
 fresh
 {
     echo '[{'
-    echo "  \"command\": \"/usr/bin/cc -I$tmp/tree/src -Wall -Werror -Wstrict-prototypes -o a.o -c $tmp/tree/src/base/b.c\","
+    echo "  \"command\": \"/usr/bin/cc -I$tmp/tree/src -I$tmp/tree/include -Wall -Werror -Wstrict-prototypes -o a.o -c $tmp/tree/src/base/b.c\","
     echo '}]'
 } >"$tmp/commands.json"
 expect 0 'note: 1 headers' "$here/headers.sh" "$tmp/tree" "$tmp/commands.json"
@@ -102,6 +102,15 @@ put src/base/needs.h 'struct gy_n { int a; };\n'
 expect 1 'src/base/needs.h: does not compile alone' "$here/headers.sh" "$tmp/tree" "$tmp/commands.json"
 put src/base/needs.h '#ifndef N\n#define N\nint gy_n();\n#endif\n'
 expect 1 'src/base/needs.h: does not compile alone' "$here/headers.sh" "$tmp/tree" "$tmp/commands.json"
+rm "$tmp/tree/src/base/needs.h"
+put include/pub.h '#ifndef P\n#define P\nint gy_p(void);\n#endif\n'
+expect 0 'note: 2 headers' "$here/headers.sh" "$tmp/tree" "$tmp/commands.json"
+put include/pub.h '#ifndef P\n#define P\n#include "base/a.h"\n#endif\n'
+expect 1 'include/pub.h: does not compile with nothing but include/ as c' "$here/headers.sh" "$tmp/tree" "$tmp/commands.json"
+if printf 'extern int x;' | gcc -x c++ -fsyntax-only - 2>/dev/null; then
+    put include/pub.h '#ifndef P\n#define P\nint gy_p(int class);\n#endif\n'
+    expect 1 'include/pub.h: does not compile with nothing but include/ as c++' "$here/headers.sh" "$tmp/tree" "$tmp/commands.json"
+fi
 : >"$tmp/commands.json"
 expect 1 'no compile command' "$here/headers.sh" "$tmp/tree" "$tmp/commands.json"
 

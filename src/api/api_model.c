@@ -1,0 +1,118 @@
+/* Opening a model folder. Weights are looked at through their headers only until gy_api_model_load. */
+#include "api/api_model.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "tensor/safetensors.h"
+
+#include <string.h>
+
+/* ---- ids that end a text ---------------------------------------------------------------------------------------- */
+
+static void add_eos(gy_api_model *m, int64_t id) {
+    if (id < 0 || id >= m->d.n_vocab || m->n_eos == GY_API_MAX_EOS) return;
+    for (int32_t i = 0; i < m->n_eos; i++)
+        if (m->eos[i] == id) return;
+    m->eos[m->n_eos++] = (int32_t)id;
+}
+
+static gy_status add_generation_config(gy_api_model *m, const char *path, gy_err *err) {
+    gy_json *doc = NULL;
+    if (!gy_file_exists(path)) return GY_OK;
+    GY_TRY(gy_json_read(path, NULL, err, &doc));
+    const gy_jv *v = gy_jv_get(gy_json_root(doc), "eos_token_id");
+    gy_jtype t = gy_jv_type(v);
+    gy_status st = GY_OK;
+    if (t == GY_J_INT)
+        add_eos(m, gy_jv_int(v, -1));
+    else if (t == GY_J_ARRAY)
+        for (size_t i = 0; i < gy_jv_len(v); i++) add_eos(m, gy_jv_int(gy_jv_at(v, i), -1));
+    else if (t != GY_J_NULL && t != GY_J_NONE)
+        st = gy_err_set(err, GY_E_FORMAT, "%s: field \"eos_token_id\": found %s, expected a token id or a list of them",
+                        path, gy_jtype_name(t));
+    gy_json_free(doc);
+    return st;
+}
+
+static gy_status collect_eos(gy_api_model *m, gy_err *err) {
+    for (int32_t i = 0; i < m->d.n_eos; i++) add_eos(m, m->d.eos[i]);
+    char *path = gy_path_join(m->dir, "generation_config.json");
+    if (!path) return gy_err_set(err, GY_E_NOMEM, "out of memory");
+    gy_status st = add_generation_config(m, path, err);
+    gy_mem_free(path);
+    if (m->tok) add_eos(m, gy_tok_eos(m->tok));
+    return st;
+}
+
+/* ---- open ------------------------------------------------------------------------------------------------------- */
+
+static gy_status open_tokenizer(gy_api_model *m, gy_err *err) {
+    m->long_id = -1;
+    if (!gy_tok_exists(m->dir)) return GY_OK;
+    GY_TRY(gy_tok_open(m->dir, err, &m->tok));
+    for (int32_t id = 0; id < gy_tok_n_vocab(m->tok); id++) {
+        size_t len;
+        if (!gy_tok_piece(m->tok, id, &len) || gy_tok_is_special(m->tok, id) || len <= m->long_bytes) continue;
+        m->long_id = id;
+        m->long_bytes = len;
+    }
+    return GY_OK;
+}
+
+/* The dtype of most weight bytes; F32 where that is F32 or F16 (there is no F16 arithmetic). */
+static gy_status choose_dtype(gy_api_model *m, const char *dtype, gy_err *err) {
+    gy_st *st = NULL;
+    size_t bytes[GY_DTYPE_COUNT] = {0};
+    m->act = strcmp(dtype, "bf16") ? GY_F32 : GY_BF16;
+    if (!strcmp(dtype, "f32") || !strcmp(dtype, "bf16")) return GY_OK;
+    if (strcmp(dtype, "auto") != 0)
+        return gy_err_set(err, GY_E_ARG, "dtype: found '%.40s', expected auto, f32 or bf16", dtype);
+    GY_TRY(gy_st_open(m->dir, err, &st));
+    for (size_t i = 0; i < gy_st_count(st); i++) bytes[gy_st_at(st, i)->dtype] += gy_st_at(st, i)->bytes;
+    gy_st_close(st);
+    if (bytes[GY_BF16] > bytes[GY_F32] && bytes[GY_BF16] >= bytes[GY_F16]) m->act = GY_BF16;
+    return GY_OK;
+}
+
+gy_status gy_api_model_open(gy_api_model *m, const char *dir, const char *dtype, gy_err *err) {
+    gy_api_model n = {.dir = dir};
+    gy_status st;
+    GY_TRY_GOTO(st, gy_model_read_desc(dir, err, &n.d), fail);
+    GY_TRY_GOTO(st, open_tokenizer(&n, err), fail);
+    GY_TRY_GOTO(st, collect_eos(&n, err), fail);
+    GY_TRY_GOTO(st, choose_dtype(&n, dtype, err), fail);
+    *m = n;
+    return GY_OK;
+fail:
+    gy_api_model_close(&n);
+    return st;
+}
+
+/* ---- load ------------------------------------------------------------------------------------------------------- */
+
+static gy_status open_backend(gy_api_model *m, const char *name, int32_t threads, const gy_ops_limits *limits,
+                              gy_err *err) {
+    gy_cpu_opts o = {.act = m->act, .n_thread = threads, .limits = *limits};
+    if (!strcmp(name, "ref")) return gy_backend_ref_create(m->act, err, &m->be);
+    if (strcmp(name, "cpu") != 0 && strcmp(name, "auto") != 0)
+        return gy_err_set(err, GY_E_ARG, "backend: found '%.40s', expected auto, cpu or ref", name);
+    gy_status st = gy_backend_cpu_create(&o, err, &m->be);
+    if (st != GY_E_UNSUPPORTED || !strcmp(name, "cpu")) return st;
+    gy_log(GY_LOG_WARN, "api", "slow: this processor has none of the features that the fast kernels need", NULL);
+    return gy_backend_ref_create(m->act, err, &m->be);
+}
+
+gy_status gy_api_model_load(gy_api_model *m, const char *backend, int32_t threads, const gy_ops_limits *limits,
+                            gy_err *err) {
+    GY_TRY(open_backend(m, backend, threads, limits, err));
+    gy_model_load_opts o = {.be = m->be};
+    return gy_model_load(m->dir, &o, err, &m->model);
+}
+
+void gy_api_model_close(gy_api_model *m) {
+    gy_model_free(m->model);
+    gy_backend_destroy(m->be);
+    gy_tok_close(m->tok);
+    *m = (gy_api_model){0};
+}

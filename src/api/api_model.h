@@ -1,0 +1,32 @@
+/* A model folder opened for the API: description, tokenizer, the ids that end a text, dtype; then backend and weights.
+ * Which dtype, which backend and which eos is decided here. Owns all of it. Open struct: a zeroed one is closed.
+ */
+#ifndef GY_API_API_MODEL_H
+#define GY_API_API_MODEL_H
+
+#include "model/model.h"
+#include "text/tokenizer.h"
+
+enum { GY_API_MAX_EOS = 32 };
+
+typedef struct gy_api_model {
+    const char *dir; /* borrowed, until open and load are done */
+    gy_model_desc d;
+    gy_tok *tok;                 /* NULL when the folder holds no tokenizer */
+    int32_t eos[GY_API_MAX_EOS]; /* config.json's, generation_config.json's and the tokenizer's, each once */
+    int32_t n_eos;
+    int32_t long_id;   /* the token with the longest spelling, -1 without a tokenizer */
+    size_t long_bytes; /* of that spelling */
+    gy_dtype act;
+    gy_backend *be;
+    gy_model *model;
+} gy_api_model;
+
+/* dtype: "auto", "f32", "bf16". Cheap: reads no weights. Nothing stays open on failure. */
+gy_status gy_api_model_open(gy_api_model *m, const char *dir, const char *dtype, gy_err *err);
+/* backend: "auto", "cpu", "ref". On failure m is as open left it, or holds a backend: close it. */
+gy_status gy_api_model_load(gy_api_model *m, const char *backend, int32_t threads, const gy_ops_limits *limits,
+                            gy_err *err);
+void gy_api_model_close(gy_api_model *m);
+
+#endif

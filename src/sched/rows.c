@@ -114,8 +114,7 @@ static int batch_has_room(const gy_sched *s) {
 }
 
 static void enter_decode(gy_sched *s) {
-    if (s->n_flying[1] == 0) s->cohort_open = 1;
-    if (s->o.no_refill && !s->cohort_open) return;
+    if (!s->cohort_open) return;
     while (s->pending.n && batch_has_room(s)) enter_token(s, s->pending.head, 1);
 }
 
@@ -150,15 +149,17 @@ static void enter_tail(gy_sched *s, int32_t budget) {
 }
 
 const gy_sched_rows *gy_sched_enter(gy_sched *s) {
+    if (!s->entering) s->cohort_open = !s->o.no_refill || s->n_flying[1] == 0;
+    s->entering = 1;
     rows_clear(&s->enter);
     s->building = &s->enter;
     enter_decode(s);
-    int32_t n_decode = s->queue[1].n + (s->o.no_refill && !s->cohort_open ? 0 : s->pending.n);
+    int32_t n_decode = s->queue[1].n + (s->cohort_open ? s->pending.n : 0);
     int32_t budget = prompt_budget(s, n_decode);
     enter_prompt(s, budget);
     enter_tail(s, budget);
     s->building = NULL;
-    if (s->enter.n_row == 0) s->cohort_open = 0;
+    s->entering = s->enter.n_row > 0;
     return &s->enter;
 }
 
@@ -183,7 +184,7 @@ const gy_sched_rows *gy_sched_pass(gy_sched *s) {
     if (n_prompt > s->queue[0].n) n_prompt = s->queue[0].n;
     int32_t n_decode = s->o.max_rows - n_prompt;
     rows_clear(&s->pass);
-    s->cohort_open = 0;
+    s->entering = 0;
     s->building = &s->pass;
     while (s->queue[1].n && s->pass.n_row < n_decode) flight_take(s, 1);
     while (s->queue[0].n && s->pass.n_row - s->pass.n_decode < n_prompt) flight_take(s, 0);
@@ -201,8 +202,9 @@ void gy_sched_stay(gy_sched *s, int32_t flight) {
     sched_list_push(&s->queue[f->is_decode], s->flight_link, flight);
 }
 
+/* Coda layers attend to earlier positions; prompt logits are reported in the order of the prompt. */
 static int in_order(const gy_sched *s, const sched_flight *f) {
-    return s->o.has_coda || s->job[f->job].in.all_logits;
+    return s->o.has_coda || (f->wants && s->job[f->job].in.all_logits);
 }
 
 /* May the coda of this flight run, as far as earlier positions are concerned? */

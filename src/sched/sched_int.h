@@ -112,8 +112,9 @@ struct gy_sched {
     int32_t n_flight_free;
     int32_t n_flying[2];           /* flights by is_decode, wherever they are */
     sched_list queue[2], ready[2]; /* by is_decode */
-    int cohort_open;               /* no_refill: this round of entering admits pending tokens */
-    int coda_open;                 /* min_coda is met for this round of coda batches */
+    int entering;                  /* within a round of enter calls, which ends with an empty batch */
+    int cohort_open; /* this round lets pending tokens in; no_refill: only if no decode row flew at its start */
+    int coda_open;   /* min_coda is met for this round of coda batches */
 
     gy_sched_rows enter, pass, coda; /* batches; pass and coda may be in the caller's hands at once */
     gy_sched_rows *building;         /* a preemption takes the job's rows out of it; NULL outside enter and pass */

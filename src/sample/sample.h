@@ -74,8 +74,7 @@ typedef struct gy_sample_in {
     const float *logits; /* [n_vocab] f32, not changed */
     const gy_sample_params *p;
     const gy_counts *counts; /* NULL allowed when no penalty is on */
-    const int32_t
-        *ban; /* [n_ban] ids that may not be drawn (min_tokens: what would end the text); no tokens: passed over */
+    const int32_t *ban; /* [n_ban] may not be drawn (min_tokens: what would end the text); ids of no token: ignored */
     int32_t n_ban;
     int32_t position; /* absolute position of the token being drawn */
 } gy_sample_in;

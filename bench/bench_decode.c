@@ -179,7 +179,7 @@ static void ceilings_again(bench *b) {
 static gy_engine_opts engine_opts(const gy_model_desc *d) {
     gy_engine_opts o;
     gy_engine_opts_default(&o);
-    o.max_seqs = WIDE;
+    o.sched.max_seqs = WIDE;
     o.max_len = d->max_pos < MAX_LEN ? d->max_pos : MAX_LEN;
     return o;
 }
@@ -190,8 +190,8 @@ static gy_status engine_start(bench *b) {
     GY_TRY(gy_model_read_desc(b->o.dir, &b->err, &d));
     gy_engine_opts eo = engine_opts(&d);
     gy_cpu_opts co = {
-        .act = b->act, .n_thread = b->o.n_thread, .limits = gy_loop_limits(&d, eo.max_rows + eo.max_seqs, eo.max_len)};
-    GY_TRY(gy_engine_make_plan(&d, b->act, &eo, &b->err, &b->plan));
+        .act = b->act, .n_thread = b->o.n_thread, .limits = gy_loop_limits(&d, eo.sched.max_rows, eo.max_len)};
+    GY_TRY(gy_engine_make_plan(&d, b->act, &eo, 0, &b->err, &b->plan));
     GY_TRY(gy_backend_cpu_create(&co, &b->err, &inner));
     timed_init(&b->be, inner);
     GY_TRY(gy_model_load(b->o.dir, &(gy_model_load_opts){.be = &b->be.be}, &b->err, &b->model));

@@ -83,6 +83,21 @@ static gy_status timed_sync(gy_backend *be, gy_err *err) {
     return inner->ops->sync(inner, err);
 }
 
+static size_t timed_mem_available(gy_backend *be) {
+    gy_backend *inner = timed_of(be)->inner;
+    return inner->ops->mem_available(inner);
+}
+
+static int timed_n_member(gy_backend *be) {
+    gy_backend *inner = timed_of(be)->inner;
+    return inner->ops->n_member(inner);
+}
+
+static void timed_parallel(gy_backend *be, int32_t n, void (*fn)(void *arg, int32_t item, int member), void *arg) {
+    gy_backend *inner = timed_of(be)->inner;
+    inner->ops->parallel(inner, n, fn, arg);
+}
+
 static void timed_destroy(gy_backend *be) {
     timed_fini(timed_of(be));
 }
@@ -96,6 +111,9 @@ void timed_init(timed_backend *t, gy_backend *inner) {
                 .download = timed_download,
                 .sync = timed_sync,
                 .destroy = timed_destroy,
+                .mem_available = timed_mem_available,
+                .n_member = timed_n_member,
+                .parallel = timed_parallel,
                 .embed = timed_embed,
                 .norm = timed_norm,
                 .linear = timed_linear,

@@ -70,7 +70,7 @@ static void plane_truncate(gy_kv *kv, kv_pool *p, int32_t seq, int32_t plane, in
     }
     if (n % GY_KV_BLOCK_LEN == 0) return;
     int32_t end = log[n / GY_KV_BLOCK_LEN];
-    GY_CHECK(p->refs[end] - p->held[end] == 1); /* the next token would be written into what others read */
+    GY_CHECK(p->refs[end] == 1); /* the next token would be written into what others read */
 }
 
 void gy_kv_truncate(gy_kv *kv, int32_t seq, int32_t n_tok) {

@@ -125,8 +125,7 @@ static void put_kv(const gy_bench_result *m, gy_str *s) {
         put_blocks(s, "  full depth", f[GY_BENCH_DECODE_FULL], 0, "");
         put_blocks(s, "  full reservation", f[GY_BENCH_DECODE_RESERVED], 0, "");
     }
-    gy_str_printf(s, "  %-28s%10.1f %%\n", "prompt tokens from the cache",
-                  100 * f[GY_BENCH_CACHED_TOK] / f[GY_BENCH_PROMPT_TOK]);
+    gy_str_printf(s, "  %-28s%10.1f %%\n", "prompt tokens from the cache", 100 * f[GY_BENCH_HIT_RATE]);
     gy_str_printf(s, "  %-28s%10.0f\n", "preemptions", f[GY_BENCH_PREEMPTIONS]);
     gy_str_printf(s, "  %-28s%10.0f\n", "bytes copied", f[GY_BENCH_KV_COPIED]);
 }

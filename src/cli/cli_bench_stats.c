@@ -132,6 +132,7 @@ gy_status gy_bench_from_records(const gy_bench_record *rec, size_t n, gy_bench_r
     io->f[GY_BENCH_OUTPUT_RATE] = s.output / seconds;
     io->f[GY_BENCH_TOTAL_RATE] = (s.prompt + s.output) / seconds;
     io->f[GY_BENCH_REQUEST_RATE] = s.ended / seconds;
+    io->f[GY_BENCH_HIT_RATE] = s.prompt > 0 ? s.cached / s.prompt : NAN;
     io->f[GY_BENCH_MEAN_LOOPS] = s.output > 0 ? s.loops / s.output : NAN;
     return GY_OK;
 }
@@ -276,8 +277,6 @@ void gy_bench_from_stats(const gy_engine_stats *a, const gy_engine_stats *b, int
     f[GY_BENCH_ROWS_SHARE] = f[GY_BENCH_ROWS] / max_rows;
     f[GY_BENCH_KV_TOTAL] = b->kv_total[GY_KV_CORE];
     f[GY_BENCH_KV_COPIED] = (double)(b->kv_copied_bytes - a->kv_copied_bytes);
-    f[GY_BENCH_HIT_RATE] = per((double)(b->prefix.n_hit_tok - a->prefix.n_hit_tok),
-                               (double)(b->prefix.n_query_tok - a->prefix.n_query_tok));
     f[GY_BENCH_PREEMPTIONS] = (double)(b->sched.n_park - a->sched.n_park) + (double)(b->sched.n_drop - a->sched.n_drop);
     f[GY_BENCH_STEP_US] = per(step * 1e-3, steps);
     f[GY_BENCH_HOST_US] = per(host * 1e-3, steps);

@@ -71,6 +71,7 @@ static void latencies(void **state) {
     assert_near(r.f[GY_BENCH_FAILED], 1);
     assert_near(r.f[GY_BENCH_PROMPT_TOK], 30);
     assert_near(r.f[GY_BENCH_CACHED_TOK], 16);
+    assert_near(r.f[GY_BENCH_HIT_RATE], 16 / 30.0);
     assert_near(r.f[GY_BENCH_OUTPUT_TOK], 4);
     assert_near(r.f[GY_BENCH_OUTPUT_RATE], 4 / 0.090);
     assert_near(r.f[GY_BENCH_TOTAL_RATE], 34 / 0.090);
@@ -138,10 +139,6 @@ static void counters(void **state) {
                          .kv_bytes = 1000,
                          .workspace_bytes = 2000};
     gy_bench_result r = {{0}};
-    a.prefix.n_query_tok = 10;
-    a.prefix.n_hit_tok = 5;
-    b.prefix.n_query_tok = 110;
-    b.prefix.n_hit_tok = 30;
     a.sched.n_park = 1;
     b.sched.n_park = 3;
     b.sched.n_drop = 4;
@@ -154,12 +151,11 @@ static void counters(void **state) {
     assert_near(r.f[GY_BENCH_SAMPLE_US], 0.5);
     assert_near(r.f[GY_BENCH_HOST_US], 2); /* (40000 - 30000 - 2000) / 4 ns */
     assert_near(r.f[GY_BENCH_HOST_SHARE], 0.2);
-    assert_near(r.f[GY_BENCH_HIT_RATE], 0.25);
     assert_near(r.f[GY_BENCH_PREEMPTIONS], 6);
     assert_near(r.f[GY_BENCH_KV_TOTAL], 50);
     assert_near(r.f[GY_BENCH_KV_COPIED], 7);
     gy_bench_from_stats(&b, &b, 16, &r);
-    assert_true(isnan(r.f[GY_BENCH_STEP_US]) && isnan(r.f[GY_BENCH_HIT_RATE]));
+    assert_true(isnan(r.f[GY_BENCH_STEP_US]) && isnan(r.f[GY_BENCH_ROWS]));
 }
 
 static gy_bench_series series_of(int on, double a, double b, double c) {
@@ -238,7 +234,7 @@ static void json_says_all(void **state) {
     gy_err err = {0};
     s[0] = series_of(0, 10, 20, 30);
     s[1] = series_of(1, 20, 40, 60);
-    s[0].r[1].f[GY_BENCH_HIT_RATE] = s[0].r[0].f[GY_BENCH_HIT_RATE] = s[0].r[2].f[GY_BENCH_HIT_RATE] = NAN;
+    for (int k = 0; k < 3; k++) s[0].r[k].f[GY_BENCH_DECODE_USED] = NAN;
     gy_bench_put_json(&u, s, 2, -1, &out);
     if (gy_json_parse(gy_str_z(&out), out.len, NULL, &err, &doc) != GY_OK) fail_msg("%s", err.msg);
     const gy_jv *root = gy_json_root(doc), *series = gy_jv_get(root, "series");
@@ -252,7 +248,7 @@ static void json_says_all(void **state) {
     assert_int_equal(gy_jv_bool(gy_jv_get(off, "prefix_cache"), 1), 0);
     assert_int_equal(gy_jv_len(gy_jv_get(off, "repeats")), 3);
     assert_near(gy_jv_num(gy_jv_get(med, "output_tokens_per_s"), NAN), 20);
-    assert_int_equal(gy_jv_type(gy_jv_get(med, "prefix_hit_rate")), GY_J_NULL);
+    assert_int_equal(gy_jv_type(gy_jv_get(med, "decode_kv_blocks_used")), GY_J_NULL);
     assert_near(gy_jv_num(gy_jv_get(gy_jv_get(med, "itl_ms"), "p95"), NAN),
                 (double)gy_bench_at(GY_BENCH_ITL, GY_BENCH_P95));
     assert_int_equal(gy_jv_len(med), GY_BENCH_DISTS + (GY_BENCH_N - GY_BENCH_DISTS * GY_BENCH_STATS));

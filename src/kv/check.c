@@ -201,10 +201,10 @@ static int pool_valid(const checker *c) {
     park.group = c->p == &c->kv->pool[GY_KV_CORE] ? "core parked" : "boundary parked";
     if (!park_valid(&park)) return 0;
     if (!free_list_valid(c, c->p->free, c->p->n_free, c->p->n_block) || !logs_valid(c, 0) || !refs_valid(c)) return 0;
-    for (int32_t s = 0; s < c->kv->cfg.max_seqs; s++) {
+    for (int32_t s = 0; s < c->kv->cfg.max_seqs; s++)
         if (!c->kv->seq[s].parked && !ends_valid(c, s)) return 0;
+    for (int32_t s = 0; s < c->kv->cfg.max_seqs; s++)
         if (!seq_map_valid(c, s)) return 0;
-    }
     return 1;
 }
 

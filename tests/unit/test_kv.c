@@ -31,6 +31,8 @@ static gy_kv_config config_make(gy_kv_layout layout, int k, int n_loop, int n_bl
     c.dtype = GY_BF16;
     c.n_block[GY_KV_CORE] = n_block;
     c.n_block[GY_KV_BOUNDARY] = n_block;
+    c.n_park[GY_KV_CORE] = n_block;
+    c.n_park[GY_KV_BOUNDARY] = n_block;
     c.max_seqs = 4;
     c.max_len = 70;
     return c;
@@ -147,6 +149,8 @@ static void create_refuses_bad_configs(void **state) {
     c = good, c.dtype = GY_I64, assert_refused(c, "dtype");
     c = good, c.n_block[0] = 0, assert_refused(c, "n_block[core]");
     c = good, c.n_block[1] = INT32_MAX, assert_refused(c, "n_block[boundary]");
+    c = good, c.n_park[0] = -1, assert_refused(c, "n_park[core] is -1; allowed 0..134217727");
+    c = good, c.n_park[1] = INT32_MAX / 16 + 1, assert_refused(c, "n_park[boundary]");
     c = good, c.max_seqs = 0, assert_refused(c, "max_seqs");
     c = good, c.max_len = 0, assert_refused(c, "max_len");
     c = good, c.n_head_kv = c.head_dim = c.n_layer[0] = INT32_MAX, assert_refused(c, "address space");
@@ -343,6 +347,295 @@ static void held_blocks_outlive_their_sequence(void **state) {
     assert_int_equal(gy_kv_n_free(kv, GY_KV_CORE), 7);
     gy_kv_block_unref(kv, GY_KV_CORE, block);
     assert_int_equal(gy_kv_n_free(kv, GY_KV_CORE), 8);
+    assert_valid(kv);
+    gy_kv_destroy(kv);
+}
+
+/* ---- sharing, rewinding, parking, by hand ---- */
+
+static void boundary(gy_kv *kv, int32_t seq, int32_t pos) {
+    int32_t slot;
+    assert_int_equal(gy_kv_claim(kv, GY_KV_BOUNDARY, seq, 0, pos, &slot), GY_OK);
+}
+
+/* Tokens [from, to) run depths 0..e and leave. */
+static void run(gy_kv *kv, int32_t seq, int32_t from, int32_t to, int32_t e) {
+    for (int32_t pos = from; pos < to; pos++) {
+        boundary(kv, seq, pos);
+        for (int32_t d = 0; d <= e; d++) claim(kv, seq, d, pos);
+        gy_kv_exit(kv, seq, pos, e);
+    }
+}
+
+static int32_t open_seq(gy_kv *kv) {
+    int32_t seq;
+    assert_int_equal(gy_kv_seq_open(kv, 70, &seq), GY_OK);
+    return seq;
+}
+
+static void claim_takes_says_which_claims_need_a_block(void **state) {
+    (void)state;
+    gy_kv_config c = config_make(GY_KV_CYCLIC, 2, 4, 40);
+    gy_kv *kv = kv_make(&c);
+    int32_t seq = open_seq(kv);
+    assert_true(gy_kv_claim_takes(kv, GY_KV_CORE, seq, 0, 0));
+    assert_true(gy_kv_claim_takes(kv, GY_KV_BOUNDARY, seq, 0, 0));
+    claim(kv, seq, 0, 0);
+    assert_false(gy_kv_claim_takes(kv, GY_KV_CORE, seq, 0, 0)); /* claimed */
+    assert_true(gy_kv_claim_takes(kv, GY_KV_CORE, seq, 1, 0));
+    claim(kv, seq, 1, 0);
+    assert_false(gy_kv_claim_takes(kv, GY_KV_CORE, seq, 3, 0)); /* the same plane, second time round */
+    assert_false(gy_kv_claim_takes(kv, GY_KV_CORE, seq, 0, 1)); /* room in the block */
+    for (int pos = 1; pos < 16; pos++) claim(kv, seq, 0, pos);
+    assert_true(gy_kv_claim_takes(kv, GY_KV_CORE, seq, 0, 16));
+    assert_false(gy_kv_claim_takes(kv, GY_KV_CORE, seq, 1, 1));
+    assert_int_equal(gy_kv_seq_blocks(kv, GY_KV_CORE, seq), 2);
+    assert_int_equal(gy_kv_seq_blocks(kv, GY_KV_BOUNDARY, seq), 0);
+    gy_kv_destroy(kv);
+}
+
+/* Four choices of one prompt of 40 tokens: two block rows are shared, what follows is private. */
+static void choices_share_the_prompt(void **state) {
+    (void)state;
+    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 3, 60);
+    gy_kv *kv = kv_make(&c);
+    int32_t seq[4];
+    for (int i = 0; i < 4; i++) seq[i] = open_seq(kv);
+    run(kv, seq[0], 0, 40, 2);
+    for (int i = 1; i < 4; i++) {
+        gy_kv_share(kv, seq[0], seq[i], 32);
+        assert_valid(kv);
+        run(kv, seq[i], 32, 45, i - 1);
+    }
+    assert_valid(kv);
+    assert_int_equal(gy_kv_n_free(kv, GY_KV_CORE), 60 - 9 - (1 + 2 + 3));
+    assert_int_equal(gy_kv_n_free(kv, GY_KV_BOUNDARY), 60 - 3 - 3);
+    assert_int_equal(gy_kv_seq_blocks(kv, GY_KV_CORE, seq[1]), 7);
+    for (int d = 0; d < 3; d++)
+        for (int pos = 0; pos < 45; pos++)
+            assert_int_equal(entry(kv, seq[2], d, pos) == entry(kv, seq[0], d, pos), pos < 32);
+    gy_kv_seq_close(kv, seq[0]); /* the others go on reading the prompt */
+    assert_int_equal(gy_kv_n_free(kv, GY_KV_CORE), 60 - 6 - 6);
+    assert_valid(kv);
+    gy_kv_share(kv, seq[1], seq[0] = open_seq(kv), 16);
+    for (int i = 0; i < 4; i++) gy_kv_seq_close(kv, seq[i]);
+    assert_int_equal(gy_kv_n_free(kv, GY_KV_CORE), 60);
+    assert_int_equal(gy_kv_n_free(kv, GY_KV_BOUNDARY), 60);
+    assert_valid(kv);
+    gy_kv_destroy(kv);
+}
+
+/* Trained depth 2 of 7 forced loops under three planes: plane 2 was never written, its readers see plane 1. */
+static void share_keeps_what_deeper_depths_read(void **state) {
+    (void)state;
+    gy_kv_config c = config_make(GY_KV_CYCLIC, 3, 7, 60);
+    gy_kv *kv = kv_make(&c);
+    int32_t a = open_seq(kv), b = open_seq(kv);
+    run(kv, a, 0, 16, 1);
+    gy_kv_share(kv, a, b, 16);
+    const int plane[7] = {0, 1, 1, 0, 1, 1, 0};
+    for (int d = 0; d < 7; d++)
+        for (int pos = 0; pos < 16; pos++)
+            assert_int_equal(entry(kv, b, d, pos), entry(kv, a, 0, 0) + 16 * plane[d] + pos);
+    for (int d = 0; d < 3; d++) assert_int_equal(gy_kv_plane_len(kv, GY_KV_CORE, b, d), d < 2 ? 16 : 0);
+    run(kv, b, 16, 17, 6);
+    assert_int_equal(entry(kv, b, 2, 16) % 16, 0); /* plane 2 begins with token 16 */
+    assert_valid(kv);
+    gy_kv_destroy(kv);
+}
+
+static void truncate_rewinds_each_plane(void **state) {
+    (void)state;
+    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 3, 60);
+    gy_kv *kv = kv_make(&c);
+    int32_t seq = open_seq(kv);
+    run(kv, seq, 0, 20, 2);
+    run(kv, seq, 20, 30, 0);
+    run(kv, seq, 30, 50, 1);
+    assert_int_equal(gy_kv_seq_blocks(kv, GY_KV_CORE, seq), 4 + 3 + 2);
+    gy_kv_truncate(kv, seq, 60); /* nothing to drop */
+    gy_kv_truncate(kv, seq, 50);
+    assert_int_equal(gy_kv_plane_len(kv, GY_KV_CORE, seq, 0), 50);
+    int32_t at_27 = entry(kv, seq, 0, 27);
+    gy_kv_truncate(kv, seq, 27);
+    assert_valid(kv);
+    assert_int_equal(gy_kv_plane_len(kv, GY_KV_CORE, seq, 0), 27);
+    assert_int_equal(gy_kv_plane_len(kv, GY_KV_CORE, seq, 1), 20);
+    assert_int_equal(gy_kv_plane_len(kv, GY_KV_CORE, seq, 2), 20);
+    assert_int_equal(gy_kv_plane_len(kv, GY_KV_BOUNDARY, seq, 0), 27);
+    assert_int_equal(gy_kv_seq_blocks(kv, GY_KV_CORE, seq), 2 + 2 + 2);
+    assert_int_equal(gy_kv_seq_blocks(kv, GY_KV_BOUNDARY, seq), 2);
+    assert_int_equal(gy_kv_n_free(kv, GY_KV_CORE), 60 - 6);
+    for (int d = 0; d < 3; d++) assert_int_equal(entry(kv, seq, d, 27), -1);
+    run(kv, seq, 27, 28, 2); /* goes on as if nothing had been */
+    assert_int_equal(entry(kv, seq, 0, 27), at_27);
+    assert_int_equal(entry(kv, seq, 2, 27), entry(kv, seq, 2, 19) + 1);
+    gy_kv_truncate(kv, seq, 16);
+    assert_int_equal(gy_kv_seq_blocks(kv, GY_KV_CORE, seq), 3);
+    gy_kv_truncate(kv, seq, 0);
+    assert_int_equal(gy_kv_seq_blocks(kv, GY_KV_CORE, seq), 0);
+    assert_int_equal(gy_kv_n_free(kv, GY_KV_CORE), 60);
+    assert_valid(kv);
+    run(kv, seq, 0, 1, 0);
+    assert_valid(kv);
+    gy_kv_destroy(kv);
+}
+
+/* Rows may go from under a sequence whole: the others keep them. */
+static void truncate_leaves_shared_rows_to_others(void **state) {
+    (void)state;
+    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 60);
+    gy_kv *kv = kv_make(&c);
+    int32_t a = open_seq(kv), b = open_seq(kv);
+    run(kv, a, 0, 35, 1);
+    gy_kv_share(kv, a, b, 32);
+    gy_kv_truncate(kv, a, 16);
+    assert_int_equal(gy_kv_n_free(kv, GY_KV_CORE), 60 - 4);
+    assert_int_equal(gy_kv_plane_len(kv, GY_KV_CORE, b, 1), 32);
+    run(kv, a, 16, 20, 1);
+    assert_int_not_equal(entry(kv, a, 0, 16), entry(kv, b, 0, 16));
+    assert_valid(kv);
+    gy_kv_destroy(kv);
+}
+
+/* A token in flight with only its first loops claimed stays as it is; those behind it go. */
+static void truncate_keeps_tokens_in_flight(void **state) {
+    (void)state;
+    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 3, 60);
+    gy_kv *kv = kv_make(&c);
+    int32_t seq = open_seq(kv);
+    run(kv, seq, 0, 3, 2);
+    for (int pos = 3; pos < 6; pos++) boundary(kv, seq, pos), claim(kv, seq, 0, pos);
+    boundary(kv, seq, 6); /* its core claim found no block */
+    claim(kv, seq, 1, 3);
+    gy_kv_truncate(kv, seq, 4);
+    assert_valid(kv);
+    assert_int_equal(gy_kv_plane_len(kv, GY_KV_CORE, seq, 0), 4);
+    assert_int_equal(gy_kv_plane_len(kv, GY_KV_CORE, seq, 1), 4);
+    assert_int_equal(gy_kv_plane_len(kv, GY_KV_CORE, seq, 2), 3);
+    assert_int_equal(gy_kv_plane_len(kv, GY_KV_BOUNDARY, seq, 0), 4);
+    claim(kv, seq, 2, 3);
+    assert_valid(kv);
+    gy_kv_destroy(kv);
+}
+
+static int32_t copied[2][32][2]; /* [group][call] = block, park block */
+static int n_copied[2];
+static void record(void *arg, gy_kv_group g, int32_t block, int32_t park_block) {
+    assert_string_equal(arg, "arg");
+    copied[g][n_copied[g]][0] = block;
+    copied[g][n_copied[g]++][1] = park_block;
+}
+
+static char arg[] = "arg";
+
+static gy_status park(gy_kv *kv, int32_t seq) {
+    n_copied[0] = n_copied[1] = 0;
+    return gy_kv_park(kv, seq, record, arg);
+}
+
+static gy_status restore(gy_kv *kv, int32_t seq) {
+    n_copied[0] = n_copied[1] = 0;
+    return gy_kv_restore(kv, seq, record, arg);
+}
+
+static void parked_blocks_come_back_elsewhere(void **state) {
+    (void)state;
+    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 8);
+    gy_kv *kv = kv_make(&c);
+    int32_t a = open_seq(kv), b = open_seq(kv);
+    run(kv, a, 0, 16, 1);
+    run(kv, a, 16, 18, 0); /* blocks 0 and 1, then 2 */
+    assert_int_equal(park(kv, a), GY_OK);
+    assert_int_equal(gy_kv_is_parked(kv, a), 1);
+    assert_valid(kv);
+    assert_int_equal(n_copied[0], 3);
+    assert_int_equal(n_copied[1], 2);
+    assert_int_equal(gy_kv_n_free(kv, GY_KV_CORE), 8);
+    assert_int_equal(gy_kv_n_park_free(kv, GY_KV_CORE), 5);
+    assert_int_equal(gy_kv_n_park_free(kv, GY_KV_BOUNDARY), 6);
+    assert_int_equal(gy_kv_seq_blocks(kv, GY_KV_CORE, a), 3);
+    int32_t to[8];
+    for (int i = 0; i < 3; i++) to[copied[0][i][0]] = copied[0][i][1];
+    run(kv, b, 0, 1, 1); /* others use the room */
+    assert_int_equal(restore(kv, a), GY_OK);
+    assert_valid(kv);
+    assert_int_equal(gy_kv_is_parked(kv, a), 0);
+    assert_int_equal(gy_kv_n_park_free(kv, GY_KV_CORE), 8);
+    int32_t home[8];
+    for (int i = 0; i < 3; i++) home[copied[0][i][1]] = copied[0][i][0];
+    for (int pos = 0; pos < 18; pos++) {
+        assert_int_equal(entry(kv, a, 0, pos), home[to[pos < 16 ? 0 : 2]] * 16 + pos % 16);
+        assert_int_equal(entry(kv, a, 1, pos), pos < 16 ? home[to[1]] * 16 + pos : entry(kv, a, 0, pos));
+    }
+    run(kv, a, 18, 20, 1);
+    assert_int_equal(entry(kv, a, 0, 19), home[to[2]] * 16 + 3);
+    assert_valid(kv);
+    gy_kv_destroy(kv);
+}
+
+static void parking_needs_room_in_both_groups(void **state) {
+    (void)state;
+    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 8);
+    c.n_park[GY_KV_CORE] = 4;
+    c.n_park[GY_KV_BOUNDARY] = 1;
+    gy_kv *kv = kv_make(&c);
+    int32_t a = open_seq(kv), b = open_seq(kv), third = open_seq(kv);
+    run(kv, a, 0, 17, 1);
+    assert_int_equal(park(kv, a), GY_AGAIN); /* 4 core blocks fit, 2 boundary blocks do not */
+    assert_int_equal(n_copied[0] + n_copied[1], 0);
+    assert_int_equal(gy_kv_is_parked(kv, a), 0);
+    assert_int_equal(gy_kv_n_park_free(kv, GY_KV_CORE), 4);
+    assert_valid(kv);
+    gy_kv_truncate(kv, a, 16);
+    assert_int_equal(park(kv, a), GY_OK);
+    run(kv, b, 0, 64, 0);
+    run(kv, b, 64, 65, 1);
+    run(kv, third, 0, 1, 0);
+    assert_int_equal(restore(kv, a), GY_AGAIN); /* one core block free, two needed */
+    assert_int_equal(gy_kv_is_parked(kv, a), 1);
+    assert_int_equal(n_copied[0] + n_copied[1], 0);
+    assert_valid(kv);
+    gy_kv_seq_close(kv, a); /* a cancelled request, while parked */
+    assert_int_equal(gy_kv_n_park_free(kv, GY_KV_CORE), 4);
+    assert_int_equal(gy_kv_n_park_free(kv, GY_KV_BOUNDARY), 1);
+    assert_valid(kv);
+    assert_int_equal(open_seq(kv), a);
+    assert_int_equal(gy_kv_is_parked(kv, a), 0);
+    run(kv, a, 0, 1, 0);
+    assert_valid(kv);
+    gy_kv_destroy(kv);
+}
+
+static void parking_is_impossible_without_park_blocks(void **state) {
+    (void)state;
+    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 8);
+    c.n_park[GY_KV_CORE] = c.n_park[GY_KV_BOUNDARY] = 0;
+    gy_kv *kv = kv_make(&c);
+    int32_t a = open_seq(kv);
+    run(kv, a, 0, 1, 1);
+    assert_int_equal(park(kv, a), GY_AGAIN);
+    assert_valid(kv);
+    gy_kv_destroy(kv);
+}
+
+/* Parking one of two sharers frees only what the other does not hold; both read the same bytes afterwards, each its
+ * own. */
+static void parking_unshares(void **state) {
+    (void)state;
+    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 12);
+    gy_kv *kv = kv_make(&c);
+    int32_t a = open_seq(kv), b = open_seq(kv);
+    run(kv, a, 0, 20, 1);
+    gy_kv_share(kv, a, b, 16);
+    assert_int_equal(park(kv, a), GY_OK);
+    assert_int_equal(n_copied[0], 4);
+    assert_int_equal(gy_kv_n_free(kv, GY_KV_CORE), 12 - 2);
+    assert_valid(kv);
+    assert_int_equal(restore(kv, a), GY_OK);
+    assert_int_equal(gy_kv_n_free(kv, GY_KV_CORE), 12 - 2 - 4);
+    gy_kv_truncate(kv, a, 5); /* private now */
+    gy_kv_truncate(kv, b, 5);
     assert_valid(kv);
     gy_kv_destroy(kv);
 }
@@ -687,6 +980,45 @@ static void checker_finds_corrupt_sequences(void **state) {
     gy_kv_destroy(kv);
 }
 
+/* Sequence 0 shares a row with 1; 2 is parked. */
+static void checker_finds_corrupt_sharing_and_parking(void **state) {
+    (void)state;
+    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 30);
+    gy_kv *kv = kv_make(&c);
+    kv_pool *p = &kv->pool[GY_KV_CORE];
+    for (int s = 0; s < 3; s++) assert_int_equal(open_seq(kv), s);
+    run(kv, 0, 0, 35, 1);
+    gy_kv_share(kv, 0, 1, 16);
+    run(kv, 1, 16, 18, 1);
+    run(kv, 2, 0, 20, 1);
+    assert_int_equal(park(kv, 2), GY_OK);
+    assert_valid(kv);
+    plant(kv, &kv->seq[0].parked, 1, "kv core parked: seq 0 plane 0 owns free block");
+    plant(kv, &kv->seq[2].parked, 2, "parked is 2");
+    plant(kv, &kv->seq[3].parked, 1, "parked is 1");
+    plant(kv, &p->n_park_free, 27, "kv core parked: seq 2 plane 1 owns free block 3");
+    plant(kv, &p->n_park_free, 31, "31 free of 30");
+    plant(kv, &p->n_park_free, 25, "kv core parked: park block 4: 0 references, 0 owners");
+    plant(kv, &p->park_free[0], p->park_free[1], "free twice");
+    plant(kv, &p->park_refs[0], 0, "0 references, 1 owners");
+    plant(kv, &p->park_refs[29], 1, "1 references, 0 owners");
+    plant(kv, &kv_log(p, 2, 1)[0], kv_log(p, 2, 0)[0], "two logs");
+    plant(kv, &kv_log(p, 2, 1)[0], 29, "owns free block 29");
+    plant(kv, &kv_log(p, 2, 1)[0], 30, "block 30");
+    plant(kv, &kv_map_row(kv, p, 2, 1)[3], 0, "seq 2 plane 1");
+    plant(kv, &p->blocks[2], 3, "4 blocks, counted as 3");
+    plant(kv, &p->blocks[3], 1, "0 blocks, counted as 1");
+    plant(kv, &p->refs[kv_log(p, 0, 0)[0]], 1, "1 references, 2 owners");
+    plant(kv, &p->n_cached, 1, "0 cached, counted as 1");
+    /* Two logs with one half-full block, and the counts to go with it. */
+    int32_t mine = kv_log(p, 1, 0)[1], other = kv_log(p, 0, 0)[1];
+    p->refs[mine]++, p->refs[other]--;
+    p->free[p->n_free++] = other;
+    kv_log(p, 0, 0)[1] = mine;
+    assert_invalid(kv, "is not full and shared");
+    gy_kv_destroy(kv);
+}
+
 /* ---- broken call orders end the process ---- */
 
 static gy_kv *victim;
@@ -708,7 +1040,7 @@ static void claim_past_capacity(void) {
     gy_kv_claim(victim, GY_KV_CORE, 0, 0, 64, &out);
 }
 static void claim_of_a_closed_sequence(void) {
-    gy_kv_claim(victim, GY_KV_CORE, 3, 0, 0, &out);
+    gy_kv_seq_close(victim, 3), gy_kv_claim(victim, GY_KV_CORE, 3, 0, 0, &out);
 }
 static void boundary_below_depth_0(void) {
     gy_kv_claim(victim, GY_KV_BOUNDARY, 0, 1, 0, &out);
@@ -724,6 +1056,45 @@ static void close_twice(void) {
 }
 static void unref_without_ref(void) {
     gy_kv_block_unref(victim, GY_KV_CORE, 0);
+}
+static void no_copy(void *a, gy_kv_group g, int32_t block, int32_t park_block) {
+    (void)a, (void)g, (void)block, (void)park_block;
+}
+static void claim_while_parked(void) {
+    gy_kv_park(victim, 0, no_copy, NULL), gy_kv_claim(victim, GY_KV_CORE, 0, 0, 20, &out);
+}
+static void truncate_while_parked(void) {
+    gy_kv_park(victim, 0, no_copy, NULL), gy_kv_truncate(victim, 0, 0);
+}
+static void park_twice(void) {
+    gy_kv_park(victim, 0, no_copy, NULL), gy_kv_park(victim, 0, no_copy, NULL);
+}
+static void restore_without_park(void) {
+    gy_kv_restore(victim, 0, no_copy, NULL);
+}
+static void share_half_a_row(void) {
+    gy_kv_share(victim, 2, 3, 8);
+}
+static void share_more_than_there_is(void) {
+    gy_kv_share(victim, 2, 3, 32);
+}
+static void share_into_what_is_not_empty(void) {
+    gy_kv_share(victim, 2, 1, 16);
+}
+static void share_what_exited_at_different_depths(void) {
+    gy_kv_share(victim, 0, 3, 16);
+}
+static void share_what_has_not_left(void) {
+    gy_kv_truncate(victim, 2, 0);
+    for (int pos = 0; pos < 16; pos++) gy_kv_claim(victim, GY_KV_BOUNDARY, 2, 0, pos, &out);
+    for (int pos = 0; pos < 16; pos++) gy_kv_claim(victim, GY_KV_CORE, 2, 0, pos, &out);
+    gy_kv_share(victim, 2, 3, 16);
+}
+static void truncate_into_a_shared_block(void) {
+    gy_kv_share(victim, 2, 3, 16), gy_kv_truncate(victim, 2, 15);
+}
+static void truncate_into_a_held_block(void) {
+    gy_kv_block_ref(victim, GY_KV_CORE, entry(victim, 2, 0, 3) / 16), gy_kv_truncate(victim, 2, 3);
 }
 
 static int dies(void (*fn)(void)) {
@@ -747,13 +1118,34 @@ static void nothing(void) {}
 
 static void broken_call_orders_are_checked(void **state) {
     (void)state;
-    static void (*const wrong[])(void) = {claim_skips_a_position, claim_skips_a_depth,
-                                          claim_below_an_exit,    claim_behind_the_log,
-                                          claim_past_capacity,    claim_of_a_closed_sequence,
-                                          boundary_below_depth_0, exit_above_what_ran,
-                                          exit_below_what_ran,    close_twice,
-                                          unref_without_ref};
+    static void (*const wrong[])(void) = {claim_skips_a_position,
+                                          claim_skips_a_depth,
+                                          claim_below_an_exit,
+                                          claim_behind_the_log,
+                                          claim_past_capacity,
+                                          claim_of_a_closed_sequence,
+                                          boundary_below_depth_0,
+                                          exit_above_what_ran,
+                                          exit_below_what_ran,
+                                          close_twice,
+                                          unref_without_ref,
+                                          claim_while_parked,
+                                          truncate_while_parked,
+                                          park_twice,
+                                          restore_without_park,
+                                          share_half_a_row,
+                                          share_more_than_there_is,
+                                          share_into_what_is_not_empty,
+                                          share_what_exited_at_different_depths,
+                                          share_what_has_not_left,
+                                          truncate_into_a_shared_block,
+                                          truncate_into_a_held_block};
     victim = planted_kv(GY_KV_LAST_EXITED, 0, 4);
+    assert_int_equal(open_seq(victim), 2);
+    assert_int_equal(open_seq(victim), 3);
+    run(victim, 2, 0, 20, 2);
+    gy_kv_share(victim, 2, 3, 16); /* what must work does */
+    gy_kv_truncate(victim, 3, 0);
     assert_false(dies(nothing));
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         if (!dies(wrong[i])) fail_msg("broken call order %zu went unnoticed", i);
@@ -775,10 +1167,21 @@ int main(void) {
         cmocka_unit_test(planes_use_blocks_as_deep_as_tokens_run),
         cmocka_unit_test(model_without_boundary),
         cmocka_unit_test(held_blocks_outlive_their_sequence),
+        cmocka_unit_test(claim_takes_says_which_claims_need_a_block),
+        cmocka_unit_test(choices_share_the_prompt),
+        cmocka_unit_test(share_keeps_what_deeper_depths_read),
+        cmocka_unit_test(truncate_rewinds_each_plane),
+        cmocka_unit_test(truncate_leaves_shared_rows_to_others),
+        cmocka_unit_test(truncate_keeps_tokens_in_flight),
+        cmocka_unit_test(parked_blocks_come_back_elsewhere),
+        cmocka_unit_test(parking_needs_room_in_both_groups),
+        cmocka_unit_test(parking_is_impossible_without_park_blocks),
+        cmocka_unit_test(parking_unshares),
         cmocka_unit_test(random_workloads_match_the_naive_model),
         cmocka_unit_test(again_changes_nothing),
         cmocka_unit_test(checker_finds_planted_corruption),
         cmocka_unit_test(checker_finds_corrupt_sequences),
+        cmocka_unit_test(checker_finds_corrupt_sharing_and_parking),
         cmocka_unit_test(broken_call_orders_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,7 +5,8 @@
  *   need - shared + alone + promised + watermark <= avail
  *
  *   need      blocks of its known tokens at the trained depth (reserve_full: of its whole life at the pool's depth).
- *             What was preempted asks for one block row more, so that it does not go again at its next block; never for
+ *             What was preempted asks for one block row more, as deep as the pool goes, so that its next token can end
+ *             (else it could come and go for ever, and hold up prompts when max_rows is 1); never for
  *             more than its whole life, so that each job fits alone.
  *   shared    of them, blocks that the prefix cache or the leader gives
  *   alone     of those, blocks that nobody but the cache holds: they are counted in avail and stop being so
@@ -62,10 +63,10 @@ static int64_t need_blocks(const gy_sched *s, const sched_job *j, gy_kv_group g)
     int64_t life = life_blocks(s, j, g), known = rows_of(j->n_known) * s->row_blocks[g];
     if (s->o.reserve_full) return life;
     if (j->state == GY_JOB_PARKED) {
-        int64_t held = gy_kv_seq_blocks(s->kv, g, j->kv_seq), more = held + s->row_blocks[g];
+        int64_t held = gy_kv_seq_blocks(s->kv, g, j->kv_seq), more = held + gy_kv_n_plane(s->kc, g);
         return max64(held, min64(j->parked_from == GY_JOB_PREFILL ? max64(more, known) : more, life));
     }
-    return min64(j->n_preempt ? known + s->row_blocks[g] : known, life);
+    return min64(j->n_preempt ? known + gy_kv_n_plane(s->kc, g) : known, life);
 }
 
 static int64_t watermark(const gy_sched *s, gy_kv_group g) {

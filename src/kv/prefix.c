@@ -234,8 +234,9 @@ gy_status gy_prefix_create(gy_kv *kv, int32_t depth, gy_err *err) {
     prefix_carve(&size, x);
     x->mem.base = size.overflow ? NULL : gy_mem_map_pages(GY_MEM_KV, size.used);
     if (!x->mem.base) {
+        gy_err_set(err, GY_E_NOMEM, "prefix cache: no memory for %d rows (%zu bytes)", x->n_max, size.used);
         gy_prefix_destroy(x);
-        return gy_err_set(err, GY_E_NOMEM, "prefix cache: no memory for %d rows (%zu bytes)", x->n_max, size.used);
+        return GY_E_NOMEM;
     }
     x->mem.cap = size.used;
     prefix_carve(&x->mem, x);

@@ -26,13 +26,14 @@ enum { GY_PREFIX_MAX_SALT = 128 };
 
 /* Whose rows a request may see. Two requests share rows only if all of this is equal. */
 typedef struct gy_prefix_space {
-    const char *salt; /* [n_salt] bytes; the request's cache_salt */
+    const char *salt; /* [n_salt] bytes, copied by publish; the request's cache_salt */
     int32_t n_salt;   /* 0..GY_PREFIX_MAX_SALT */
     int latent_noise; /* Huginn: 0 = zero initial state (latent_seed does not count), 1 = noise of latent_seed */
     uint64_t latent_seed;
 } gy_prefix_space;
 
-/* Where publishing a sequence goes on: row `n_row` under `node`. Zero it for a new sequence. */
+/* Where publishing a sequence goes on: row `n_row` under `node`. Zero it for a new sequence, and for one that was
+ * truncated below n_row * 16 tokens if other tokens may follow. */
 typedef struct gy_prefix_cursor {
     int32_t node, n_row;
     uint64_t stamp; /* of the node when it was seen: an evicted and reused one is noticed */
@@ -44,7 +45,7 @@ typedef struct gy_prefix_stats {
     int32_t n_row;                                  /* now in the cache */
 } gy_prefix_stats;
 
-/* Attaches a cache to kv. depth: loops that a publishable token has run (the trained depth), 1..n_loop. */
+/* Attaches a cache to kv, once. depth: loops that a publishable token has run (the trained depth), 1..n_loop. */
 gy_status gy_prefix_create(gy_kv *kv, int32_t depth, gy_err *err);
 
 /* The longest cached run of whole rows that tok[0..n_tok) begins with. Changes nothing. Returns tokens (a multiple of

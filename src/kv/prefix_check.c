@@ -1,6 +1,6 @@
 /* The prefix cache's part of gy_kv_is_valid: recomputes the tree's counts, pins and order from the rows, the pools and
  * each other. Trusts no index before it has checked it; allocates nothing. Runs after the pools were found valid, and
- * reads what that left in their scratch arrays (how many logs hold a block, and where).
+ * goes on with what that left in their scratch arrays (how many logs hold a block, and where).
  */
 #include "kv/prefix_int.h"
 
@@ -96,6 +96,8 @@ static int chains_valid(const tree_check *c) {
         }
         for (int32_t i = x->sbucket[b]; i != PREFIX_NONE; i = x->space[i].next) {
             if (!in_range(c, i) || !x->space[i].n_row) return bad(c, "space %d in a bucket", i);
+            if (x->space[i].n_salt < 0 || x->space[i].n_salt > GY_PREFIX_MAX_SALT)
+                return bad(c, "space %d: salt of %d bytes", i, x->space[i].n_salt);
             if (gy_prefix_space_bucket(x, &x->space[i]) != b || ++n_space > x->n_max)
                 return bad(c, "space %d in the wrong bucket", i);
         }
@@ -113,7 +115,6 @@ static int spaces_valid(const tree_check *c) {
         const prefix_space *s = &x->space[i];
         if (!s->n_row) continue;
         gy_prefix_space key = {s->salt, s->n_salt, s->latent_noise, s->latent_seed};
-        if (s->n_salt < 0 || s->n_salt > GY_PREFIX_MAX_SALT) return bad(c, "space %d: salt of %d bytes", i, s->n_salt);
         if (gy_prefix_find_space(x, &key) != x->n_max + i) return bad(c, "space %d is not found", i);
         n_live++;
     }
@@ -123,12 +124,15 @@ static int spaces_valid(const tree_check *c) {
     return 1;
 }
 
-/* One block of a row: it says so, and sequences that hold it have it at the same place. */
+/* One block of a row: it says so, and it has one place, in the row and in the logs of sequences that hold it. */
 static int row_block_valid(const tree_check *c, const kv_pool *p, int32_t r, int32_t plane, int32_t block) {
     if (block < 0 || block >= p->n_block || p->row[block] != r)
         return bad(c, "row %d plane %d: block %d is not its own", r, plane, block);
-    if (p->scratch[block] > 0 && p->place[block] != (int64_t)plane * p->log_blocks + c->height[r])
-        return bad(c, "row %d plane %d: block %d is at another place in a log", r, plane, block);
+    int64_t place = (int64_t)plane * p->log_blocks + c->height[r];
+    if (p->scratch[block] > 0 && p->place[block] != place)
+        return bad(c, "row %d plane %d: block %d is at another place too", r, plane, block);
+    p->scratch[block] = 1;
+    p->place[block] = place;
     return 1;
 }
 

@@ -11,8 +11,9 @@
  * A hash only finds candidates; a hit is what compares equal: the namespace byte for byte, then token by token. The
  * model's fingerprint needs no place in the key: a cache belongs to one engine and one model.
  * Eviction is leaf first, least recently used first: touching a path moves it to the young end leaf before root, so
- * that a child is always older than its parent and the oldest row is always a leaf. It happens only inside a claim or
- * restore that needs a block and that it can satisfy.
+ * that a child is always older than its parent and the oldest row is always a leaf. A row that a sequence uses, or below
+ * which there is one, is younger than all others; it becomes the youngest of those when its last user is gone. Evicting
+ * happens only inside a claim or restore that needs a block and that it can satisfy.
  *
  * Owned by its gy_kv (created with it attached, destroyed with it). Engine lifetime, the engine's thread, no allocation
  * after create.
@@ -58,7 +59,7 @@ int32_t gy_prefix_attach(gy_kv *kv, const gy_prefix_space *s, const int32_t *tok
                          gy_prefix_cursor *cursor_out);
 /* Publishes the whole rows of seq up to n_done tokens: tok[0..n_done) have been written on every plane and layer, all
  * at full depth. Rows that exist already are kept as they are (the sequence keeps its own). Stops for good (cursor's
- * node -1) when the cursor's row was evicted meanwhile or no room is left for names. Costs O(new rows). */
+ * node -1) when the cursor's row was evicted meanwhile; a zeroed cursor starts again. Costs O(new rows). */
 void gy_prefix_publish(gy_kv *kv, const gy_prefix_space *s, const int32_t *tok, int32_t n_done, int32_t seq,
                        gy_prefix_cursor *cursor);
 void gy_prefix_clear(gy_kv *kv); /* drops all rows */

@@ -11,9 +11,9 @@
  * A hash only finds candidates; a hit is what compares equal: the namespace byte for byte, then token by token. The
  * model's fingerprint needs no place in the key: a cache belongs to one engine and one model.
  * Eviction is leaf first, least recently used first: touching a path moves it to the young end leaf before root, so
- * that a child is always older than its parent and the oldest row is always a leaf. A row that a sequence uses, or below
- * which there is one, is younger than all others; it becomes the youngest of those when its last user is gone. Evicting
- * happens only inside a claim or restore that needs a block and that it can satisfy.
+ * that a child is always older than its parent and the oldest row is always a leaf. A row that a sequence uses, or
+ * below which there is one, is younger than all others; it becomes the youngest of those when its last user is gone.
+ * Evicting happens only inside a claim or restore that needs a block and that it can satisfy.
  *
  * Owned by its gy_kv (created with it attached, destroyed with it). Engine lifetime, the engine's thread, no allocation
  * after create.

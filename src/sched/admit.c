@@ -253,10 +253,11 @@ static int is_closed(const gy_sched *s) {
 void gy_sched_admit(gy_sched *s, int64_t now_ns) {
     if (is_closed(s)) return;
     s->dirty = 0;
-    int32_t job = s->waiting.head;
+    int32_t job = s->waiting.head, n_admitted = 0;
     for (int32_t n = 0; job >= 0 && n < s->o.scan_limit; n++) {
         int32_t ahead = s->job_link[job].prev; /* what gives way to the job stands behind it */
         if (try_job(s, job, now_ns)) {
+            n_admitted++;
             if (count_bypass(s, ahead)) return;
             job = ahead < 0 ? s->waiting.head : s->job_link[ahead].next;
         } else {
@@ -264,4 +265,5 @@ void gy_sched_admit(gy_sched *s, int64_t now_ns) {
             job = s->job_link[job].next;
         }
     }
+    if (job >= 0 && n_admitted) s->dirty = 1; /* the next scan reaches further */
 }

@@ -61,7 +61,8 @@ static void publish(gy_sched *s, sched_job *j) {
     if (n / GY_KV_BLOCK_LEN <= j->n_row || !sched_may_publish(s, j)) return;
     j->n_row = n / GY_KV_BLOCK_LEN;
     gy_prefix_publish(s->kv, &j->in.space, j->in.tok, n, j->kv_seq, &j->cursor);
-    s->dirty = 1;
+    /* Whoever waits may share this prompt; its outputs are known to nobody before the job is removed. */
+    if (j->state == GY_JOB_PREFILL) s->dirty = 1;
 }
 
 static void advance(gy_sched *s, int32_t job) {

@@ -301,11 +301,21 @@ static void run_coda(void) {
     }
 }
 
+/* A scan is left out only when it would admit nobody. */
+static void check_nobody_is_missed(void) {
+    int32_t n = R.s->n_running;
+    if (R.s->dirty) return;
+    R.s->dirty = 1;
+    gy_sched_admit(R.s, ++R.now);
+    assert_int_equal(R.s->n_running, n);
+}
+
 static void step(void) {
     int32_t flight[512];
     gy_mem_guard_begin();
     R.n_enter = R.n_coda = R.n_coda_batch = 0;
     memset(R.pass_job, 0, sizeof R.pass_job);
+    check_nobody_is_missed();
     gy_sched_admit(R.s, ++R.now);
     check_books("admit");
     run_enter();
@@ -334,6 +344,12 @@ static void run_until_outputs(int name, int32_t n_out) {
 
 static int32_t blocks_used(void) {
     return R.kc.n_block[GY_KV_CORE] - gy_kv_n_avail(R.kv, GY_KV_CORE);
+}
+
+static gy_prefix_stats prefix(void) {
+    gy_prefix_stats out;
+    gy_prefix_get_stats(R.kv, &out);
+    return out;
 }
 
 /* ---- a job alone ------------------------------------------------------------------------------------------------- */
@@ -761,6 +777,25 @@ static void scan_is_bounded(void **state) {
     end();
 }
 
+/* What is admitted makes room in the next scan for those that stand further back. */
+static void scan_goes_on(void **state) {
+    (void)state;
+    setup();
+    R.o.scan_limit = 2;
+    begin(0);
+    for (int i = 0; i < 6; i++) {
+        define(i, (uint32_t)i, 8, 30);
+        submit(i);
+    }
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(stats().n_running, 2 * i);
+        step();
+    }
+    assert_int_equal(stats().n_running, 6);
+    run_all(1000);
+    end();
+}
+
 /* 4 blocks of 40 stay free while anything runs; alone a job may take them. */
 static void watermark_holds_only_beside_others(void **state) {
     (void)state;
@@ -1035,6 +1070,8 @@ static void prompt_logits_come_once(void **state) {
                 if (R.job[0].live) preempt(0, GY_PREEMPT_RECOMPUTE, GY_OK);
                 run_all(1000);
                 assert_int_equal(R.job[0].n_logits, 20 + 3); /* each prompt row, and each further output */
+                assert_int_equal(prefix().n_query, 0);
+                assert_int_equal(prefix().n_row, loops ? 1 : 0); /* published, if at full depth */
                 end();
             }
 }
@@ -1142,12 +1179,6 @@ static void submit_cached(int name) {
     gy_sched_job in = spec(name);
     in.use_cache = 1;
     assert_int_equal(try_submit(name, &in), GY_OK);
-}
-
-static gy_prefix_stats prefix(void) {
-    gy_prefix_stats out;
-    gy_prefix_get_stats(R.kv, &out);
-    return out;
 }
 
 static void prompts_are_found_again(void **state) {
@@ -1577,6 +1608,7 @@ int main(void) {
         cmocka_unit_test(a_job_index_is_reused_at_once),
         cmocka_unit_test(bypass_is_bounded),
         cmocka_unit_test(scan_is_bounded),
+        cmocka_unit_test(scan_goes_on),
         cmocka_unit_test(watermark_holds_only_beside_others),
         cmocka_unit_test(promised_blocks_are_set_aside),
         cmocka_unit_test(reservation_is_never_short),

@@ -9,6 +9,8 @@ import json
 import math
 import os
 import re
+import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -179,6 +181,23 @@ def test_small_memory_preempts_and_says_so():
     assert roomy["preemptions"] == 0 and tight["preemptions"] > 0
     assert tight["kv_blocks_used_peak"] <= tight["kv_blocks_total"] == 48
     assert roomy["output_tokens"] == tight["output_tokens"] == 224
+
+
+def test_requests_that_fail_are_counted(tmp_path):
+    """Weights that are no numbers: every request ends in an error, which is said once; the figures are still written."""
+    folder = tmp_path / "nan"
+    shutil.copytree(OURO, folder)
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    (n,) = struct.unpack("<Q", data[:8])
+    begin, end = json.loads(data[8:8 + n])["lm_head.weight"]["data_offsets"]
+    data[8 + n + begin:8 + n + end] = b"\xc0\x7f" * ((end - begin) // 2)  # BF16 NaN
+    (folder / "model.safetensors").write_bytes(data)
+    out, err = gyre("bench", "engine", folder, "--requests", 3, "--concurrency", 1, "--in", 4, "--out", 4, "--repeat", 2,
+                    "--warmup", 0, "--json", "-", code=1)
+    o = json.loads(out)
+    assert [r["failed_requests"] for r in o["series"][0]["repeats"]] == [3, 3]
+    assert o["series"][0]["median"]["output_tokens"] == 0 and o["series"][0]["median"]["ttft_ms"]["p50"] is None
+    assert err.count("gyre: request 0: ") == 1 and "gyre: 6 requests ended in an error" in err
 
 
 def test_max_seqs_makes_requests_queue():

@@ -683,6 +683,34 @@ static void cancel_at_every_time(void **state) {
     gyre_close(g);
 }
 
+/* A slot of the handle serves one request after the other; its number is in the id. A cancel of an earlier one, or of
+ * one that is still to come, neither ends nor protects the present one. */
+static void a_cancel_is_for_its_own_request(void **state) {
+    (void)state;
+    gyre *g = must_open(DEMO, small_pool);
+    enum { N_SLOT = 6 };
+    static seen s[N_SLOT];
+    uint64_t id[N_SLOT], old[N_SLOT] = {0};
+    for (int round = 0; round < 4; round++) {
+        memset(s, 0, sizeof s);
+        for (int i = 0; i < N_SLOT; i++) {
+            gyre_request r = ask("ab", 4, &s[i]);
+            r.ignore_eos = 1;
+            id[i] = must_submit(g, &r);
+            for (int k = 0; k < N_SLOT; k++) assert_true(id[i] != old[k]);
+        }
+        for (int i = 0; i < N_SLOT; i++) gyre_cancel(g, id[i] + N_SLOT * 1000);
+        for (int i = 0; i < N_SLOT; i += 2) gyre_cancel(g, id[i]);
+        for (int i = 0; i < N_SLOT; i++) gyre_cancel(g, old[i]);
+        step_all(g);
+        poll_all(g);
+        for (int i = 0; i < N_SLOT; i++)
+            assert_int_equal(s[i].fin.reason, i % 2 ? GYRE_FINISH_LENGTH : GYRE_FINISH_CANCELLED);
+        memcpy(old, id, sizeof old);
+    }
+    gyre_close(g);
+}
+
 /* Places are taken until the last event is polled; ids never come again. */
 static void room_is_bounded(void **state) {
     (void)state;
@@ -742,7 +770,7 @@ static void close_frees_what_is_unfinished(void **state) {
 static void steps_allocate_nothing(void **state) {
     (void)state;
     gyre *g = must_open(DEMO, NULL);
-    static seen s[12];
+    static seen s[12], last;
     gyre_string stop = {"\xC3\xA9\xC3\xA9\xC3\xA9zzz", 9};
     memset(s, 0, sizeof s);
     for (int i = 0; i < 6; i++) {
@@ -752,6 +780,14 @@ static void steps_allocate_nothing(void **state) {
         r.on_event = i < 3 ? seen_add : NULL;
         must_submit(g, &r);
     }
+    /* A hundred bytes held back go out at once, inside the step that ends the text. */
+    char long_stop[101];
+    memset(long_stop, 'a', 100), long_stop[100] = 'z';
+    gyre_string late = {long_stop, 101};
+    gyre_bias to_a = {'a' + 3, 100.0f};
+    gyre_request r = ask("Once", 99, &last);
+    r.bias = &to_a, r.n_bias = 1, r.stop = &late, r.n_stop = 1, r.on_event = seen_add;
+    must_submit(g, &r);
     gyre_err err;
     gyre_status st = gyre_step(g, &err); /* the engine's copies */
     gy_mem_guard_begin();
@@ -759,6 +795,7 @@ static void steps_allocate_nothing(void **state) {
     gy_mem_guard_end();
     poll_all(g);
     for (int i = 0; i < 12; i++) assert_int_equal(s[i].n, 40);
+    assert_int_equal(last.n_text, 99);
     gyre_close(g);
 }
 
@@ -887,6 +924,7 @@ int main(void) {
         cmocka_unit_test(max_tokens_zero_fills_the_context),
         cmocka_unit_test(tokenize_and_back),
         cmocka_unit_test(cancel_at_every_time),
+        cmocka_unit_test(a_cancel_is_for_its_own_request),
         cmocka_unit_test(room_is_bounded),
         cmocka_unit_test(close_frees_what_is_unfinished),
         cmocka_unit_test(steps_allocate_nothing),

@@ -30,15 +30,12 @@ static gy_status check_one_size(const gy_args *a, gy_err *err) {
     int n = (a->kv_blocks > 0) + a->kv_bytes.given + !isnan(a->kv_fraction);
     if (n > 1) return gy_err_set(err, GY_E_ARG, "found %d of --kv-blocks, --kv-bytes, --kv-fraction, expected one", n);
     if (a->kv_bytes.given && !a->kv_bytes.v) return gy_err_set(err, GY_E_ARG, "--kv-bytes: found 0, expected more");
-    if (a->kv_fraction == 0) return gy_err_set(err, GY_E_ARG, "--kv-fraction: found 0, expected more, up to 1");
     return GY_OK;
 }
 
 gy_status gy_cli_engine_opts(const gy_args *a, gy_err *err, gy_engine_opts *o) {
     gy_engine_opts n;
     GY_TRY(check_one_size(a, err));
-    if (a->prefill_share == 0) return gy_err_set(err, GY_E_ARG, "--prefill-share: found 0, expected more, up to 1");
-    if (a->watermark == 1) return gy_err_set(err, GY_E_ARG, "--watermark: found 1, expected less");
     gy_engine_opts_default(&n);
     set_sched(a, &n.sched);
     set_i32(&n.fuse_loops, a->fuse_loops);

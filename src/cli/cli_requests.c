@@ -203,7 +203,6 @@ static gy_status job_set_sample(gy_jobs *j, gy_job *job, const gy_cli_model *m, 
     p->frequency_penalty = (float)o->frequency_penalty;
     p->seed = o->seed.v;
     p->n_logprobs = o->logprobs;
-    job->rq.random_seed = p->temperature > 0 && !o->seed.given;
     job->rq.n = o->n;
     job->rq.prompt_logprobs = o->prompt_logprobs;
     if (o->logit_bias) GY_TRY(parse_bias(j->arena, o->logit_bias, err, p));
@@ -384,6 +383,12 @@ static uint64_t hash_ids(uint64_t h, const int32_t *ids, int32_t n) {
     return n > 0 ? gy_hash_bytes(h, ids, (size_t)n * sizeof *ids) : h;
 }
 
+/* A seed that will be drawn is no part of what was asked for. */
+static uint64_t hash_seed(uint64_t h, const gy_req_opts *o) {
+    h = hash_i64(h, o->seed.given);
+    return hash_i64(h, o->seed.given ? (int64_t)o->seed.v : 0);
+}
+
 static uint64_t hash_sample(uint64_t h, const gy_request *r) {
     const gy_sample_params *p = &r->sample;
     h = hash_num(h, p->temperature);
@@ -393,8 +398,6 @@ static uint64_t hash_sample(uint64_t h, const gy_request *r) {
     h = hash_num(h, p->repetition_penalty);
     h = hash_num(h, p->presence_penalty);
     h = hash_num(h, p->frequency_penalty);
-    h = hash_i64(h, r->random_seed);
-    h = hash_i64(h, r->random_seed ? 0 : (int64_t)p->seed);
     h = hash_i64(h, p->n_logprobs);
     h = hash_i64(h, p->n_bias);
     for (int32_t i = 0; i < p->n_bias; i++) h = hash_num(hash_i64(h, p->bias[i].id), p->bias[i].bias);
@@ -432,5 +435,6 @@ uint64_t gy_job_hash(const gy_job *job, uint64_t seed) {
     h = hash_i64(h, job->rq.n);
     h = hash_i64(h, job->rq.prompt_logprobs);
     h = hash_i64(h, job->rq.want_gates);
+    h = hash_seed(h, &job->opt);
     return hash_depth(hash_ends(hash_sample(h, &job->rq), job), &job->rq);
 }

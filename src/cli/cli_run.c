@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 enum { MAX_ERROR_LINES = 10 };
@@ -158,6 +159,16 @@ static void refuse(run_state *r, size_t i, const char *why) {
     r->n_fed = i + 1;
 }
 
+/* Below 2^53: every reader of JSON keeps such a number as it is. */
+static gy_status draw_seed(gy_job *job, gy_err *err) {
+    uint64_t seed;
+    if (job->opt.seed.given || !(job->opt.temperature > 0)) return GY_OK;
+    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
+        return gy_err_set(err, GY_E_IO, "seed: the system gives no random numbers; give one with --seed");
+    job->rq.sample.seed = seed >> 11;
+    return GY_OK;
+}
+
 /* GY_AGAIN: the queue is full. A line of a file that the engine refuses is answered by an error, so that a batch goes
  * on; what flags ask for ends the program. */
 static gy_status submit(run_state *r, size_t i, gy_err *err) {
@@ -190,6 +201,7 @@ static gy_status feed_job(run_state *r, size_t i, gy_err *err) {
         GY_TRY(gy_answer_create(job, &r->m, i, err, &r->answer[i]));
         r->answer[i]->owner = r;
         r->answer[i]->show_cached = r->a->prefix_cache == 0;
+        GY_TRY(draw_seed(&r->jobs.job.data[i], err));
     }
     if (!job->refused) return submit(r, i, err);
     refuse(r, i, job->refused);
@@ -325,9 +337,21 @@ static void print_summary(const run_state *r, int64_t begin_ns) {
             (double)s.n_loop_sum / (double)s.n_output_tok, r->m.be->ops->name, r->m.act == GY_BF16 ? "bf16" : "f32");
 }
 
+static void log_work(const gy_engine *e) {
+    gy_engine_stats s;
+    if (!e) return;
+    gy_engine_get_stats(e, &s);
+    gy_log(GY_LOG_INFO, "cli", "work done",
+           "steps=%lld passes=%lld rows=%lld parked=%lld dropped=%lld computed_again=%lld host_us_per_step=%.1f",
+           (long long)s.n_step, (long long)s.n_pass, (long long)s.n_row, (long long)s.sched.n_park,
+           (long long)s.sched.n_drop, (long long)s.sched.n_recomputed_tok,
+           s.n_step ? (double)(s.step_ns - s.model_ns - s.sample_ns) * 1e-3 / (double)s.n_step : 0.0);
+}
+
 /* 1 if this run, or an earlier one that the file remembers, had a request that ended in an error. */
 static int end_well(run_state *r, int64_t begin_ns) {
     gy_cli_flush();
+    log_work(r->engine);
     print_summary(r, begin_ns);
     if (r->file.n_error > r->n_error)
         gy_cli_note("%s: %zu answers are errors; delete their lines to have them tried again", r->a->output,
@@ -367,7 +391,7 @@ int gy_cmd_run(const gy_args *a) {
         begin_progress(&r);
         st = run_steps(&r, &err);
         gy_batch_progress_wipe(&r.progress);
-        if (r.stream) gy_cli_puts("\n");
+        if (r.stream && r.n_fed) gy_cli_puts("\n");
     }
     int rc = st < 0 ? end_badly(&r, &err) : end_well(&r, begin_ns);
     return run_close(&r, rc);

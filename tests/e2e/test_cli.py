@@ -400,7 +400,7 @@ def test_synth_is_a_function_of_shape_and_seed(tmp_path):
 
 COMMANDS = ["run", "eval", "tokenize", "inspect", "synth"]
 DESIGN = {  # the forms that scripts rely on
-    "run": "prompt prompt-ids input max-tokens temperature top-k top-p min-p seed ignore-eos stop logprobs exit exit-threshold "
+    "run": "prompt prompt-ids input output max-tokens temperature top-k top-p min-p seed ignore-eos stop logprobs exit exit-threshold "
            "min-loops max-loops kv-layout initial-state latent-seed dtype device threads max-rows max-seqs kv-blocks "
            "prefix-cache prefill decode json",
     "eval": "prompt-ids file logits hidden gates", "tokenize": "decode", "inspect": "cpu transport kv", "synth": "shape seed",
@@ -446,7 +446,7 @@ MISTAKES = [
     (["run", OURO], 2, "no prompt; give one of --prompt TEXT, --prompt-ids 1,2,3, --input FILE.jsonl"),
     (["run", OURO, "--prompt-ids", "1", "--device", "cuda:1"], 2, "--device: found 'cuda:1'; this build has no CUDA backend"),
     (["run", OURO, "--prompt-ids", "1", "--device", "tpu"], 2, "--device: found 'tpu', expected cpu, cuda or cuda:N"),
-    (["run", OURO, "--prompt-ids", "1", "--prefix-cache", "on"], 2, "--prefix-cache on: not in this build yet"),
+    (["run", OURO, "--prompt-ids", "1", "--prefix-cache", "yes"], 2, "--prefix-cache: found 'yes', expected one of on|off"),
     (["run", OURO, "--prompt-ids", "1", "--prefill", "1", "--decode", "1"], 2, "not in this build yet"),
     (["run", OURO, "--prompt-ids", "1", "--kv-layout", "ring"], 2, "--kv-layout: "),
     (["run", OURO, "--prompt-ids", "1", "--kv-layout", "cyclic:9"], 2, "cyclic:9"),

@@ -20,6 +20,8 @@ typedef struct values {
     double x;
     const char *s;
     gy_opt_list list;
+    gy_opt_u64 maybe, size;
+    const char *ids, *pairs;
 } values;
 
 #define AT(m) offsetof(values, m)
@@ -32,6 +34,10 @@ static const gy_opt rows[] = {
     {"name", GY_OPT_STR, AT(s), "TEXT", 0, 0, NULL, "a text"},
     {"one", GY_OPT_LIST, AT(list), "A", 0, 0, NULL, "shares its list"},
     {"two", GY_OPT_LIST, AT(list), "B", 0, 0, NULL, "with this one"},
+    {"maybe", GY_OPT_SEED, AT(maybe), "S", 0, 0, "drawn", "a seed that knows whether it was given"},
+    {"bytes", GY_OPT_SIZE, AT(size), "SIZE", 0, 0, NULL, "a size"},
+    {"ids", GY_OPT_IDS, AT(ids), "1,2", 0, 0, NULL, "a list of ids"},
+    {"pairs", GY_OPT_PAIRS, AT(pairs), "ID:X,...", 0, 0, NULL, "numbers by ids"},
 };
 static const gy_opt_group group = {"Things", rows, sizeof rows / sizeof *rows};
 static const gy_opt_group *const groups[] = {&group, NULL};
@@ -110,6 +116,53 @@ static void double_dash_ends_options(void **state) {
     end(&f);
 }
 
+static void sizes(void **state) {
+    static const struct {
+        const char *text;
+        int64_t want; /* -1: refused */
+    } cases[] = {{"0", 0},
+                 {"4096", 4096},
+                 {"64K", 65536},
+                 {"3M", 3145728},
+                 {"2G", 1ll << 31},
+                 {"1.5K", 1536},
+                 {"0.5G", 1ll << 29},
+                 {"4294967295G", 4294967295ll << 30},
+                 {"4294967296G", -1},
+                 {"1.5", -1},
+                 {"-1K", -1},
+                 {"K", -1},
+                 {"", -1},
+                 {"1KB", -1},
+                 {"1 K", -1},
+                 {"0x1K", -1},
+                 {"1e3K", -1},
+                 {"1.2.3K", -1},
+                 {"nanK", -1},
+                 {"+1K", -1},
+                 {"1k", -1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint64_t v = 7;
+        int rc = gy_parse_size(cases[i].text, &v);
+        if (rc != (cases[i].want < 0 ? -1 : 0) || (!rc && v != (uint64_t)cases[i].want) || (rc && v != 7))
+            fail_msg("'%s': %d, %llu", cases[i].text, rc, (unsigned long long)v);
+    }
+}
+
+static void given_or_not(void **state) {
+    fixture f;
+    (void)state;
+    begin(&f);
+    assert_int_equal(parse(&f, "a"), GY_OK);
+    assert_false(f.v.maybe.given || f.v.size.given);
+    assert_int_equal(parse(&f, "--maybe 0 --bytes=2K --ids 1,2 --pairs 3:-1.5"), GY_OK);
+    assert_true(f.v.maybe.given && f.v.maybe.v == 0 && f.v.size.given && f.v.size.v == 2048);
+    assert_string_equal(f.v.ids, "1,2");
+    assert_string_equal(f.v.pairs, "3:-1.5");
+    end(&f);
+}
+
 typedef struct bad_case {
     const char *line, *message;
 } bad_case;
@@ -137,6 +190,8 @@ static void bad_lines(void **state) {
         {"--top-p 1e999", "--top-p: found '1e999', expected a number from 0 to 1"},
         {"--word gre", "--word: found 'gre', expected one of red|green|blue"},
         {"--word=", "--word: found '', expected one of red|green|blue"},
+        {"--maybe x", "--maybe: found 'x', expected a whole number from 0 to 2^64 - 1"},
+        {"--bytes 1.5", "--bytes: found '1.5', expected a number of bytes, or one with K, M or G behind it"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -192,6 +247,27 @@ static void json_comes_behind_the_command_line(void **state) {
     end(&f);
 }
 
+static void json_has_its_own_forms(void **state) {
+    fixture f;
+    (void)state;
+    begin(&f);
+    assert_int_equal(apply(&f, "{\"maybe\": 0, \"bytes\": 4096, \"ids\": [1, 22, 3], \"pairs\": {\"5\": -100, "
+                               "\"6\": 0.1}, \"seed\": \"18446744073709551615\"}"),
+                     GY_OK);
+    assert_true(f.v.maybe.given && f.v.maybe.v == 0 && f.v.size.v == 4096 && f.v.seed == UINT64_MAX);
+    assert_string_equal(f.v.ids, "1,22,3");
+    assert_string_equal(f.v.pairs, "5:-100,6:0.10000000000000001");
+    end(&f);
+    begin(&f);
+    assert_int_equal(apply(&f, "{\"maybe\": \"18446744073709551615\", \"bytes\": \"1M\", \"ids\": \"4,5\", "
+                               "\"pairs\": \"1:2\"}"),
+                     GY_OK);
+    assert_true(f.v.maybe.v == UINT64_MAX && f.v.size.v == 1 << 20);
+    assert_string_equal(f.v.ids, "4,5");
+    assert_string_equal(f.v.pairs, "1:2");
+    end(&f);
+}
+
 static void bad_json(void **state) {
     static const bad_case cases[] = {
         {"{\"max_token\": 1}", "unknown field \"max_token\"; did you mean \"max_tokens\"?"},
@@ -208,6 +284,13 @@ static void bad_json(void **state) {
         {"{\"word\": \"pink\"}", "word: found 'pink', expected one of red|green|blue"},
         {"{\"one\": [1]}", "field \"one\": found an integer, expected strings in this list"},
         {"{\"one\": 1}", "field \"one\": found an integer, expected a string or a list of strings"},
+        {"{\"maybe\": 1.5}", "field \"maybe\": found a real number, expected a whole number from 0"},
+        {"{\"bytes\": -1}", "field \"bytes\": found an integer, expected a whole number from 0"},
+        {"{\"bytes\": \"1T\"}", "bytes: found '1T', expected a number of bytes"},
+        {"{\"ids\": [1, \"2\"]}", "field \"ids\": found a string, expected whole numbers in this list"},
+        {"{\"ids\": {}}", "field \"ids\": found an object, expected a string"},
+        {"{\"pairs\": {\"1\": \"2\"}}", "field \"pairs\": found a string, expected numbers in this object"},
+        {"{\"pairs\": [1]}", "field \"pairs\": found an array, expected a string"},
         {"[]", "found an array, expected an object"},
     };
     (void)state;
@@ -263,11 +346,11 @@ static void tables_are_sound(void **state) {
 static void synth_help_lists_the_shapes(void **state) {
     gy_opts o = {.groups = gy_cmd_find("synth")->groups};
     const char *help = gy_opts_find(&o, "shape", 5)->help;
-    size_t n = 0, n_comma = 0;
+    size_t n = 0, n_sep = 0;
     (void)state;
     for (const char *const *s = gy_synth_shapes(); *s; s++, n++) assert_non_null(strstr(help, *s));
-    for (const char *c = help; *c; c++) n_comma += *c == ',';
-    assert_int_equal(n, n_comma + 1);
+    for (const char *c = help; *c; c++) n_sep += *c == ',' || *c == ';';
+    assert_int_equal(n, n_sep + 1);
 }
 
 static void allocation_failures(void **state) {
@@ -290,9 +373,12 @@ int main(void) {
         cmocka_unit_test(good_forms),
         cmocka_unit_test(last_one_counts_and_lists_keep_order),
         cmocka_unit_test(double_dash_ends_options),
+        cmocka_unit_test(sizes),
+        cmocka_unit_test(given_or_not),
         cmocka_unit_test(bad_lines),
         cmocka_unit_test(long_names_are_cut_not_overrun),
         cmocka_unit_test(json_comes_behind_the_command_line),
+        cmocka_unit_test(json_has_its_own_forms),
         cmocka_unit_test(bad_json),
         cmocka_unit_test(help_shows_every_option),
         cmocka_unit_test(tables_are_sound),

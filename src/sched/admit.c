@@ -118,7 +118,8 @@ static void plan_sharing(const gy_sched *s, const sched_job *j, plan *p) {
     int32_t alone[GY_KV_GROUPS] = {0};
     const sched_job *lead = leader_of(s, j);
     if (sched_may_look_up(s, j)) p->n_shared = gy_prefix_match(s->kv, &j->in.space, j->in.tok, share_limit(j), alone);
-    if (lead && leader_is_written(j, lead) && sched_whole_rows(j) > p->n_shared) {
+    int32_t more = lead && leader_is_written(j, lead) ? sched_whole_rows(j) - p->n_shared : -1;
+    if (more > 0 || (more == 0 && alone[GY_KV_CORE] > 0)) { /* the leader's rows are held already: they cost nothing */
         p->n_shared = sched_whole_rows(j);
         p->by_leader = 1;
         alone[GY_KV_CORE] = alone[GY_KV_BOUNDARY] = 0;
@@ -127,16 +128,22 @@ static void plan_sharing(const gy_sched *s, const sched_job *j, plan *p) {
         p->take[g] += alone[g] - (int64_t)(p->n_shared / GY_KV_BLOCK_LEN) * s->row_blocks[g];
 }
 
-/* Whether the job fits now; the plan is made only as far as the answer needs it. */
-static int plan_fits(const gy_sched *s, const sched_job *j, plan *p) {
-    int64_t least[GY_KV_GROUPS];
+static void plan_make(const gy_sched *s, const sched_job *j, plan *p) {
     *p = (plan){0};
-    for (int g = 0; g < GY_KV_GROUPS; g++) {
-        p->take[g] = need_blocks(s, j, (gy_kv_group)g);
-        least[g] = p->take[g] - (int64_t)(share_most(s, j) / GY_KV_BLOCK_LEN) * s->row_blocks[g];
-    }
-    if (!blocks_fit(s, least)) return 0;
+    for (int g = 0; g < GY_KV_GROUPS; g++) p->take[g] = need_blocks(s, j, (gy_kv_group)g);
     if (j->state == GY_JOB_WAITING) plan_sharing(s, j, p);
+}
+
+/* Would it fit if all that may be shared were? Then a look-up is worth its cost. */
+static int may_fit(const gy_sched *s, const sched_job *j) {
+    int64_t least[GY_KV_GROUPS], n_row = share_most(s, j) / GY_KV_BLOCK_LEN;
+    for (int g = 0; g < GY_KV_GROUPS; g++) least[g] = need_blocks(s, j, (gy_kv_group)g) - n_row * s->row_blocks[g];
+    return blocks_fit(s, least);
+}
+
+static int plan_fits(const gy_sched *s, const sched_job *j, plan *p) {
+    if (!may_fit(s, j)) return 0;
+    plan_make(s, j, p);
     return blocks_fit(s, p->take);
 }
 
@@ -146,18 +153,20 @@ static int is_worse(const gy_sched *s, int32_t running, const sched_job *j) {
     return s->o.policy == GY_SCHED_PRIORITY && s->job[running].in.priority > j->in.priority;
 }
 
-/* Would it help if all worse jobs went? Counts for them all that they hold, and for the job that all is shared, so a
- * yes may be wrong; a no is not, and then nobody is preempted in vain. */
-static int may_fit_without_worse(const gy_sched *s, const sched_job *j) {
+/* Would it help if all worse jobs went? Exact where they share no blocks; else it may say yes too early, as it counts
+ * all that they hold. */
+static int fits_without_worse(const gy_sched *s, const sched_job *j) {
+    plan p;
+    plan_make(s, j, &p);
     for (int g = 0; g < GY_KV_GROUPS; g++) {
         gy_kv_group group = (gy_kv_group)g;
-        int64_t room = gy_kv_n_avail(s->kv, group) - need_blocks(s, j, group), n_worse = 0;
-        room += (int64_t)(share_most(s, j) / GY_KV_BLOCK_LEN) * s->row_blocks[g];
+        int64_t room = gy_kv_n_avail(s->kv, group) - p.take[g];
+        int32_t n_worse = 0;
         for (int32_t i = 0; i < s->n_running; i++) {
             const sched_job *r = &s->job[s->running[i]];
-            int64_t held = gy_kv_seq_blocks(s->kv, group, r->kv_seq), left = sched_promise(s, r, group) - held;
+            int64_t held = gy_kv_seq_blocks(s->kv, group, r->kv_seq);
             int worse = is_worse(s, s->running[i], j);
-            room += worse ? held : -max64(left, 0);
+            room += worse ? held : -max64(sched_promise(s, r, group) - held, 0);
             n_worse += worse;
         }
         if (room < (n_worse < s->n_running ? watermark(s, group) : 0)) return 0;
@@ -172,7 +181,7 @@ static int make_room(gy_sched *s, int32_t job, plan *p) {
         if (s->n_slot_free > 0 && plan_fits(s, j, p)) return 1;
         int32_t worst = sched_worst_running(s);
         if (worst < 0 || !is_worse(s, worst, j)) return 0;
-        if (!asked && !may_fit_without_worse(s, j)) return 0;
+        if (!asked && !fits_without_worse(s, j)) return 0;
         sched_preempt_job(s, worst);
     }
 }

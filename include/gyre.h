@@ -98,10 +98,9 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
     const char *backend; /* "auto" (cpu where the processor can, else ref; default), "cpu", "ref" (plain C, slow) */
     int32_t threads;     /* compute threads, the driving one included; 0 = physical cores (default) */
 
-    int32_t max_rows; /* tokens of one batch; 256 */
-    int32_t max_seqs; /* choices that run at once; 16 */
-    int32_t
-        max_queue; /* choices beyond max_seqs that may wait, or wait to be polled; then submit says GYRE_AGAIN; 1024 */
+    int32_t max_rows;  /* tokens of one batch; 256 */
+    int32_t max_seqs;  /* choices that run at once; 16 */
+    int32_t max_queue; /* choices beyond these that may wait, or wait to be polled; then GYRE_AGAIN; 1024 */
     int32_t max_len;   /* longest prompt + output; 0 = the model's context, or what the KV pool holds if that is less */
     int32_t max_loops; /* deepest depth a request may ask for; 0 = the trained depth (default), more is forced here */
 

@@ -435,6 +435,109 @@ static void finish_tells_counts_and_times(void **state) {
     gyre_close(g);
 }
 
+/* ---- fields and options take effect ----------------------------------------------------------------------------- */
+
+static void run_one(gyre *g, const gyre_request *r, seen *s);
+
+static int32_t cached_of(gyre *g, gyre_request r, seen *s) {
+    r.user = s;
+    run_one(g, &r, s);
+    return s->fin.n_cached;
+}
+
+static void salts_and_switches_of_the_cache(void **state) {
+    (void)state;
+    gyre *g = must_open(DEMO, NULL);
+    static seen s;
+    gyre_request r = ask("Forty characters and a few more, three blocks.", 4, NULL);
+    assert_int_equal(cached_of(g, r, &s), 0);
+    assert_int_equal(cached_of(g, r, &s), 32);
+    r.no_cache = 1;
+    assert_int_equal(cached_of(g, r, &s), 0);
+    r.no_cache = 0, r.cache_salt = "mine", r.n_cache_salt = 4;
+    assert_int_equal(cached_of(g, r, &s), 0);
+    assert_int_equal(cached_of(g, r, &s), 32);
+    gyre_close(g);
+}
+
+static void no_cache_shared_deeper(gyre_options *o) {
+    o->prefix_cache = 0;
+    o->max_loops = 6;
+    o->kv_layout = "shared";
+    o->dtype = "f32";
+    o->backend = "ref";
+    o->kv_bytes = (size_t)1 << 20;
+    o->park_bytes = 0;
+}
+
+static void options_reach_the_engine(void **state) {
+    (void)state;
+    gyre *g = must_open(DEMO, no_cache_shared_deeper);
+    const gyre_info *i = gyre_get_info(g);
+    static seen s;
+    gyre_request r = ask("Forty characters and a few more, three blocks.", 4, NULL);
+    assert_string_equal(i->dtype, "f32");
+    assert_string_equal(i->backend, "ref");
+    assert_string_equal(i->kv_limit, "kv_bytes");
+    assert_int_equal(i->kv_token_bytes, 1 * 3 * 2 * 64 * 4); /* one plane, F32 */
+    assert_true(i->kv_bytes <= 1 << 20 && i->kv_bytes > 1 << 19);
+    assert_int_equal(i->park_bytes, 0);
+    assert_int_equal(i->max_loops, 6);
+    r.max_loops = 6, r.ignore_eos = 1;
+    assert_int_equal(cached_of(g, r, &s), 0);
+    assert_int_equal(cached_of(g, r, &s), 0);
+    assert_int_equal(s.loops[1], 6);
+    r.max_loops = 7;
+    refused(g, &r, GYRE_E_ARG, "max_loops");
+    gyre_close(g);
+}
+
+static void one_at_a_time(gyre_options *o) {
+    o->max_seqs = 1;
+    o->policy = "priority";
+}
+
+static void priority_decides_who_is_next(void **state) {
+    (void)state;
+    gyre *g = must_open(DEMO, one_at_a_time);
+    static seen s[3];
+    memset(s, 0, sizeof s);
+    for (int i = 0; i < 3; i++) {
+        gyre_request r = ask("ab", 6, &s[i]);
+        r.priority = 5 - 2 * i;
+        must_submit(g, &r);
+    }
+    step_all(g);
+    poll_all(g);
+    assert_true(s[2].fin.finish_ns < s[1].fin.finish_ns && s[1].fin.finish_ns < s[0].fin.finish_ns);
+    gyre_close(g);
+}
+
+static void huginn_has_an_initial_state(void **state) {
+    (void)state;
+    gyre *g = must_open(GOLDEN("huginn-tiny"), NULL);
+    static seen zero, a, b, again;
+    int32_t ids[] = {5, 6, 7, 8};
+    gyre_request r = ask(NULL, 12, &zero);
+    r.prompt_ids = ids, r.n_prompt_ids = 4, r.ignore_eos = 1, r.logprobs = 0;
+    run_one(g, &r, &zero);
+    r.latent_noise = 1, r.latent_seed = 1, r.user = &a;
+    run_one(g, &r, &a);
+    r.latent_seed = 2, r.user = &b;
+    run_one(g, &r, &b);
+    r.latent_seed = 1, r.user = &again;
+    run_one(g, &r, &again);
+    assert_memory_equal(a.logprobs, again.logprobs, 12 * sizeof(float));
+    assert_true(memcmp(a.logprobs, b.logprobs, 12 * sizeof(float)) != 0);
+    assert_true(memcmp(a.logprobs, zero.logprobs, 12 * sizeof(float)) != 0);
+    r = ask(NULL, 8, &a);
+    r.prompt_ids = ids, r.n_prompt_ids = 4, r.exit = "latent", r.ignore_eos = 1;
+    r.exit_threshold = 1e9, r.min_loops = 2;
+    run_one(g, &r, &a);
+    for (int i = 1; i < 8; i++) assert_int_equal(a.loops[i], 2);
+    gyre_close(g);
+}
+
 /* ---- text ------------------------------------------------------------------------------------------------------- */
 
 static void run_one(gyre *g, const gyre_request *r, seen *s) {
@@ -916,6 +1019,10 @@ int main(void) {
         cmocka_unit_test(what_a_model_lacks_is_refused),
         cmocka_unit_test(by_hand_equals_the_engine),
         cmocka_unit_test(finish_tells_counts_and_times),
+        cmocka_unit_test(salts_and_switches_of_the_cache),
+        cmocka_unit_test(options_reach_the_engine),
+        cmocka_unit_test(priority_decides_who_is_next),
+        cmocka_unit_test(huginn_has_an_initial_state),
         cmocka_unit_test(stop_strings_end_the_text),
         cmocka_unit_test(the_end_of_a_text_may_be_a_stop_string),
         cmocka_unit_test(eos_and_stop_ids_have_no_text),

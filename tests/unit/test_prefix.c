@@ -480,6 +480,38 @@ static void rows_in_use_go_last(void **state) {
     gy_kv_destroy(kv);
 }
 
+/* A row that nobody reads, kept by one below it that is read, can be had; on the way to it go the rows that were
+ * attached longest ago. */
+static void among_rows_in_use_the_longest_unattached_goes_first(void **state) {
+    (void)state;
+    gy_kv_config c = config_make(GY_KV_SHARED, 0, 2, 8, 0);
+    gy_kv *kv = kv_make(&c, 2);
+    int32_t a[48], b[48], d[48], slot, seq[6];
+    gy_prefix_cursor cursor;
+    tokens(a, 48, 0), tokens(b, 48, 500), tokens(d, 48, 1000);
+    const int32_t *const prompt[4] = {a, b, d, d};
+    const int32_t n_tok[4] = {32, 32, 16, 32};
+    for (int i = 0; i < 4; i++) {
+        seq[i] = open_seq(kv);
+        cursor = (gy_prefix_cursor){0};
+        run(kv, seq[i], 0, n_tok[i], 2);
+        gy_prefix_publish(kv, &PLAIN, prompt[i], n_tok[i], seq[i], &cursor);
+    }
+    gy_kv_seq_close(kv, seq[2]); /* its row is the cache's alone, with the fourth one's below it */
+    assert_int_equal(gy_kv_n_cached(kv, GY_KV_CORE), 1);
+    seq[4] = open_seq(kv), seq[5] = open_seq(kv);
+    assert_int_equal(gy_prefix_attach(kv, &PLAIN, a, 48, seq[4], &cursor), 32);
+    assert_valid(kv);
+    assert_int_equal(gy_kv_claim(kv, GY_KV_CORE, seq[5], 0, 0, &slot), GY_OK);
+    assert_int_equal(stats(kv).n_evict, 0);
+    assert_int_equal(gy_kv_claim(kv, GY_KV_CORE, seq[4], 0, 32, &slot), GY_OK);
+    assert_int_equal(stats(kv).n_evict, 4);
+    assert_int_equal(match(kv, &PLAIN, a, 48), 32);
+    assert_int_equal(match(kv, &PLAIN, b, 48) + match(kv, &PLAIN, d, 48), 0);
+    assert_valid(kv);
+    gy_kv_destroy(kv);
+}
+
 /* One pool's shortage may take rows whose blocks of the other pool then lie free: nothing is lost. */
 static void a_short_boundary_pool_evicts_too(void **state) {
     (void)state;
@@ -678,6 +710,14 @@ static void publish_what_has_not_run(void *arg) {
 static void publish_what_left_early(void *arg) {
     (void)arg, gy_prefix_publish(victim, &PLAIN, vtok, 16, 3, &vcursor);
 }
+static void publish_what_ran_deeper(void *arg) {
+    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 3, 40, 0);
+    gy_kv *kv = kv_make(&c, 2);
+    int32_t seq = open_seq(kv);
+    run(kv, seq, 0, 15, 2);
+    run(kv, seq, 15, 16, 3);
+    (void)arg, gy_prefix_publish(kv, &PLAIN, vtok, 16, seq, &vcursor);
+}
 static void publish_a_parked_sequence(void *arg) {
     gy_kv_park(victim, 1, no_copy, NULL);
     (void)arg, gy_prefix_publish(victim, &PLAIN, vtok, 16, 1, &vcursor);
@@ -705,6 +745,7 @@ static void broken_calls_are_checked(void **state) {
                                             salt_of_negative_length,
                                             publish_what_has_not_run,
                                             publish_what_left_early,
+                                            publish_what_ran_deeper,
                                             publish_a_parked_sequence,
                                             publish_blocks_under_two_names,
                                             truncate_into_a_published_row,
@@ -736,6 +777,7 @@ int main(void) {
         cmocka_unit_test(parking_lets_rows_go),
         cmocka_unit_test(the_least_recently_used_leaf_goes_first),
         cmocka_unit_test(rows_in_use_go_last),
+        cmocka_unit_test(among_rows_in_use_the_longest_unattached_goes_first),
         cmocka_unit_test(a_short_boundary_pool_evicts_too),
         cmocka_unit_test(create_refuses_and_survives),
         cmocka_unit_test(a_running_cache_allocates_nothing),

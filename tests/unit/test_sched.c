@@ -1316,6 +1316,33 @@ static void choices_share_their_leaders_rows(void **state) {
     end();
 }
 
+/* The cache holds the prompt's two rows alone (8 blocks), the leader computed its own: taking over the leader's costs
+ * nothing, attaching the cache's would cost 8 of the 11 blocks that are left.
+ */
+static void a_leaders_rows_come_before_the_caches_own(void **state) {
+    (void)state;
+    setup();
+    R.kc.n_block[GY_KV_CORE] = 23;
+    R.o.watermark = 0;
+    begin(1);
+    for (int i = 0; i < 3; i++) define(i, 9, 40, 8);
+    submit_cached(0);
+    run_all(1000);
+    submit(1);
+    gy_sched_job in = spec(2);
+    in.use_cache = 1;
+    in.leader = R.job[1].id;
+    assert_int_equal(try_submit(2, &in), GY_OK);
+    run_until_outputs(1, 1);
+    step();
+    assert_int_equal(gy_kv_n_cached(R.kv, GY_KV_CORE), 8);
+    assert_int_equal(info(2).n_cached, 32);
+    assert_int_equal(info(2).state, GY_JOB_PREFILL);
+    assert_int_equal(prefix().n_hit, 0);
+    run_all(1000);
+    end();
+}
+
 /* A leader that is gone holds nobody up, also when its index names another job by now; nor does one too short. */
 static void choices_do_not_wait_for_nothing(void **state) {
     (void)state;
@@ -1630,6 +1657,7 @@ int main(void) {
         cmocka_unit_test(a_dropped_job_takes_only_rows_that_ran_as_its_own),
         cmocka_unit_test(only_full_prompts_share),
         cmocka_unit_test(choices_share_their_leaders_rows),
+        cmocka_unit_test(a_leaders_rows_come_before_the_caches_own),
         cmocka_unit_test(choices_do_not_wait_for_nothing),
         cmocka_unit_test(a_follower_does_not_wait_for_a_worse_leader),
         cmocka_unit_test(remove_in_every_state),

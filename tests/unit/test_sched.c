@@ -1357,7 +1357,7 @@ static void choices_do_not_wait_for_nothing(void **state) {
     drop(0);
     define(2, 8, 40, 4);
     submit(2);
-    assert_int_equal(R.job[2].id, spec(1).leader < 0 ? R.job[2].id : 0);
+    assert_int_equal(R.job[2].id, R.job[0].id); /* the same index, another job */
     step();
     assert_int_equal(info(1).state, GY_JOB_PREFILL);
     assert_int_equal(info(1).n_cached, 0);
@@ -1368,6 +1368,14 @@ static void choices_do_not_wait_for_nothing(void **state) {
     submit_choice(4, 3);
     step();
     assert_int_equal(info(4).state, GY_JOB_PREFILL);
+    run_all(1000);
+    define(5, 9, 40, 4); /* a leader whose prompt leaves early has nothing to share */
+    define(6, 9, 40, 4);
+    R.job[5].prompt_loops = 0;
+    submit(5);
+    submit_choice(6, 5);
+    step();
+    assert_int_equal(info(6).state, GY_JOB_PREFILL);
     run_all(1000);
     end();
 }

@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 
-#include "unit/base_test.h"
+#include "base_test.h"
 
 #include <stdlib.h>
 

@@ -171,7 +171,7 @@ keep_tests() {
 
 # All but the one table that a script writes.
 our_sources() {
-    find src include tests bench tools -type f \( -name '*.[ch]' -o -name '*.inc' \) ! -name unicode_extra.inc 2>/dev/null | sort
+    find src include tests bench tools docs/examples -type f \( -name '*.[ch]' -o -name '*.inc' \) ! -name unicode_extra.inc 2>/dev/null | sort
 }
 
 check_format() {
@@ -188,11 +188,11 @@ check_format() {
     return 1
 }
 
-check_scripts() { shellcheck ./do .ci/run tests/tools/*.sh; }
+check_scripts() { shellcheck ./do .ci/run tests/tools/*.sh bench/*.sh; }
 
 check_tidy() {
     command -v clang-tidy >/dev/null || die 'clang-tidy is not installed'
-    find src bench -name '*.c' -type f 2>/dev/null | sort | xargs -r -P "$(jobs)" -n 1 tests/tools/tidy.sh build/release build/tidy
+    find src bench docs/examples -name '*.c' -type f 2>/dev/null | sort | xargs -r -P "$(jobs)" -n 1 tests/tools/tidy.sh build/release build/tidy
 }
 
 quick_checks() {
@@ -304,12 +304,14 @@ cmd_test_gpu() {
     fi
 }
 
-# Without a name all of them; with one, that one and its arguments.
+# Without a name all of them; with one, that one and its arguments. callgrind counts the scheduler's instructions.
 cmd_bench() {
     build_release
+    if [ "${1:-callgrind}" = callgrind ]; then need 'counting instructions' valgrind; fi
+    if [ "${1:-}" = callgrind ]; then exec bench/callgrind.sh build/release/bench; fi
     if [ $# -gt 0 ]; then
         one=build/release/bench/gyre-bench-$1
-        [ -x "$one" ] || die "bench: no benchmark '$1' (known: $(bench_names))"
+        [ -x "$one" ] || die "bench: no benchmark '$1' (known: $(bench_names)callgrind)"
         shift
         exec "$one" "$@"
     fi
@@ -319,6 +321,8 @@ cmd_bench() {
         say "== $b"
         "build/release/bench/gyre-bench-$b"
     done
+    say '== callgrind'
+    bench/callgrind.sh build/release/bench
 }
 
 bench_names() {
@@ -370,13 +374,17 @@ cmd_install() {
     while [ ! -e "$at" ]; do at=$(dirname "$at"); done
     if [ -w "$at" ]; then put=; else put=as_root; fi
     $put install -D -m 755 build/release/gyre "$prefix/bin/gyre"
+    $put install -D -m 644 include/gyre.h "$prefix/include/gyre.h"
+    $put install -D -m 644 build/release/libgyre.so.0 "$prefix/lib/libgyre.so.0"
+    $put ln -sf libgyre.so.0 "$prefix/lib/libgyre.so"
+    $put install -D -m 644 build/release/gyre.pc "$prefix/lib/pkgconfig/gyre.pc"
     $put install -D -m 644 LICENSE "$prefix/share/doc/gyre/LICENSE"
     $put install -D -m 644 README.md "$prefix/share/doc/gyre/README.md"
     if [ -f docs/gyre.1 ]; then $put install -D -m 644 docs/gyre.1 "$prefix/share/man/man1/gyre.1"; fi
     for f in models/demo/*; do
         if [ -f "$f" ]; then $put install -D -m 644 "$f" "$prefix/share/gyre/$f"; fi
     done
-    say "installed: $prefix/bin/gyre, the manual page gyre(1), $prefix/share/gyre/models/demo, the licence"
+    say "installed: $prefix/bin/gyre, lib/libgyre.so with include/gyre.h and gyre.pc, the manual page gyre(1), $prefix/share/gyre/models/demo, the licence"
 }
 
 cmd_help() {
@@ -390,7 +398,7 @@ usage: ./do COMMAND
   bench [NAME [ARGS]]     build and run the benchmarks, or one of them; the first run writes a 2.9 GB checkpoint
   fuzz [SECONDS]          run each fuzz target for that long (60)
   test-gpu                tests that need an NVIDIA GPU
-  install [--prefix DIR]  program, manual page, demo model and licence, under /usr/local by default
+  install [--prefix DIR]  program, library and header, manual page, demo model, licence, under /usr/local by default
   deps                    only install what the others need
   help                    this text
 

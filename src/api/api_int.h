@@ -150,9 +150,6 @@ gy_status gy_api_encode(gyre *g, const char *text, size_t len, unsigned flags, g
 gy_status gy_api_req_create(gyre *g, const gyre_request *r, gy_err *err, gy_api_req **out);
 void gy_api_req_free(gy_api_req *q); /* accepts NULL and half-built ones; gives nothing back to g */
 
-/* api_check.c */
-gy_status gy_api_check(const gyre *g, const gy_request *r, gy_err *err);
-
 /* api_events.c */
 gy_verdict gy_api_on_token(void *arg, const gy_token_event *ev);
 void gy_api_on_prompt(void *arg, const gy_prompt_event *ev);

@@ -139,6 +139,9 @@ typedef struct gy_request {
 
 void gy_request_default(gy_request *r, const gy_model_desc *d); /* greedy, fixed depth, 16 tokens, one choice */
 
+/* What submit refuses for good, without queueing: reads nothing that changes while the engine lives, so that any thread
+ * may call it. */
+gy_status gy_engine_check(const gy_engine *e, const gy_request *r, gy_err *err);
 /* Checks everything (ids in range, lengths against max_len and the pool, rule, sampling) and queues a copy. A request
  * that can never fit is refused here, with the numbers. GY_AGAIN, with a sentence: the queue has no room for its n
  * choices now. *id_out counts up from 0. */

@@ -42,7 +42,7 @@ static gy_status check_exit(const gy_engine *e, const gy_request *r, gy_err *err
                           r->exit.max_loops, e->depth);
     if (r->exit.on_prompt && gy_exit_needs_logits(&r->exit))
         return gy_err_set(err, GY_E_UNSUPPORTED,
-                          "on_prompt: the rule \"%s\" would need the LM head at each prompt token; "
+                          "exit_on_prompt: the rule \"%s\" would need the LM head at each prompt token; "
                           "use gate, gate_delayed or latent",
                           gy_exit_name(r->exit.kind));
     if (r->want_gates && !d->has_gate)
@@ -81,7 +81,7 @@ static gy_status check_fits(const gy_engine *e, const gy_request *r, gy_err *err
     return gy_sched_fits(e->sched, r->n_prompt, r->max_tokens, err);
 }
 
-static gy_status check_request(const gy_engine *e, const gy_request *r, gy_err *err) {
+gy_status gy_engine_check(const gy_engine *e, const gy_request *r, gy_err *err) {
     int32_t n_vocab = e->m->d.n_vocab;
     GY_TRY(check_counts(r, err));
     GY_TRY(check_ids(r->prompt, r->n_prompt, n_vocab, "prompt", err));
@@ -207,7 +207,7 @@ static void queue_choice(gy_engine *e, gy_req *q, int32_t k) {
 
 gy_status gy_engine_submit(gy_engine *e, const gy_request *r, gy_err *err, int32_t *id_out) {
     gy_req *q = NULL;
-    GY_TRY(check_request(e, r, err));
+    GY_TRY(gy_engine_check(e, r, err));
     gy_status st = check_room(e, r, err);
     if (st != GY_OK) return st;
     gy_request drawn = *r;

@@ -183,7 +183,7 @@ static void submit_says_what_is_wrong(void **state) {
     r = ok, r.min_tokens = 9, refused(g, &r, GYRE_E_ARG, "min_tokens: found 9, expected 0 to 8");
     r = ok, r.n = 0, refused(g, &r, GYRE_E_ARG, "n: found 0");
     r = ok, r.n = 129, refused(g, &r, GYRE_E_ARG, "n: found 129");
-    r = ok, r.n = 7, refused(g, &r, GYRE_E_LIMIT, "n: found 7 choices, max_seqs + max_queue are 6");
+    r = ok, r.n = 7, refused(g, &r, GYRE_E_LIMIT, "n: found 7 choices, the queue holds 6; raise max_queue");
     r = ok, r.max_tokens = 127, refused(g, &r, GYRE_E_LIMIT, "= 129, expected at most 128");
     r = ok, r.max_tokens = 100, refused(g, &r, GYRE_E_LIMIT, "the pool");
     r = ok, r.temperature = -1, refused(g, &r, GYRE_E_ARG, "temperature");
@@ -230,7 +230,7 @@ static void what_a_model_lacks_is_refused(void **state) {
     r.n_prompt_ids = 3;
     gyre_request bad = r;
     bad.stop = &stop, bad.n_stop = 1, refused(g, &bad, GYRE_E_ARG, "stop: the model's folder holds no tokenizer");
-    bad = r, bad.want_gates = 1, refused(g, &bad, GYRE_E_ARG, "want_gates: nanbeige models have no exit gate");
+    bad = r, bad.want_gates = 1, refused(g, &bad, GYRE_E_ARG, "want_gates: a nanbeige model has no exit gate");
     bad = r, bad.exit = "gate", refused(g, &bad, GYRE_E_ARG, "needs an exit gate");
     bad = r, bad.exit = "select", bad.exit_threshold = 0.5, refused(g, &bad, GYRE_E_ARG, "needs an exit gate");
     assert_int_equal(gyre_tokenize(g, "a", 1, 0, &err, ids, 3, &n), GYRE_E_ARG);

@@ -127,16 +127,18 @@ static gy_status scan_line(gy_batch *b, scan *s, const char *line, size_t len, g
 /* All whole lines of what is pending. */
 static gy_status scan_pending(gy_batch *b, scan *s, gy_err *err) {
     size_t from = 0, base = s->pending.len;
-    const char *text = gy_str_z(&s->pending), *nl;
+    char *text = s->pending.data;
+    const char *nl;
     int64_t at = s->at;
+    if (!text) return GY_OK;
     while ((nl = memchr(text + from, '\n', base - from))) {
         size_t len = (size_t)(nl - text) - from;
         s->at = at + (int64_t)from;
         GY_TRY(scan_line(b, s, text + from, len, err));
         from += len + 1;
     }
-    if (from) memmove(s->pending.data, s->pending.data + from, base - from);
-    s->pending.len -= from;
+    memmove(text, text + from, base - from);
+    s->pending.len = base - from;
     s->at = at + (int64_t)from;
     return GY_OK;
 }

@@ -103,6 +103,8 @@ static void put_rates(const gy_bench_series *r, const gy_bench_result *m, gy_str
     put_rate(r, m, "requests/s", GY_BENCH_REQUEST_RATE, s);
     put_rate(r, m, "rows of a pass", GY_BENCH_ROWS, s);
     gy_str_printf(s, "  %-28s%10.1f %%\n", "of max_rows", 100 * m->f[GY_BENCH_ROWS_SHARE]);
+    gy_str_printf(s, "  %-28s%10.2f  of %.2f\n", "processor seconds", m->f[GY_BENCH_CPU_SECONDS],
+                  m->f[GY_BENCH_SECONDS]);
     gy_str_printf(s, "  %-28s%10.3f\n", "mean loops", m->f[GY_BENCH_MEAN_LOOPS]);
 }
 

@@ -43,6 +43,7 @@ struct gy_bench_run {
     GY_VEC(gy_bench_sample) samples;
     gy_engine_stats before, after;
     int64_t begin_ns, shown_ns;
+    double cpu_seconds; /* of all threads, from the first request to the last: what a busy machine does not stretch */
     int progress;
 };
 
@@ -268,11 +269,19 @@ static gy_status run_steps(gy_bench_run *r, gy_engine *e, gy_err *err) {
     return GY_OK;
 }
 
+static double process_cpu(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 gy_status gy_bench_run_go(gy_bench_run *r, gy_engine *e, gy_err *err) {
     r->progress = r->j.label && isatty(STDERR_FILENO);
     gy_engine_get_stats(e, &r->before);
+    r->cpu_seconds = -process_cpu();
     r->begin_ns = r->shown_ns = gy_clock_ns();
     const gy_status st = run_steps(r, e, err);
+    r->cpu_seconds += process_cpu();
     gy_engine_get_stats(e, &r->after);
     if (r->progress) fputs("\r\033[K", stderr);
     return st;
@@ -289,6 +298,7 @@ gy_status gy_bench_run_result(const gy_bench_run *r, const gy_engine *e, int32_t
     if (st == GY_OK) st = gy_bench_from_samples(c, r->rec, (size_t)r->n_req, r->samples.data, r->samples.len, &b);
     if (st < 0) return gy_err_set(err, st, "no memory for the figures");
     gy_bench_from_stats(&r->before, &r->after, max_rows, &b);
+    b.f[GY_BENCH_CPU_SECONDS] = r->cpu_seconds;
     getrusage(RUSAGE_SELF, &u);
     b.f[GY_BENCH_RSS_PEAK] = (double)u.ru_maxrss * 1024;
     *out = b;

@@ -33,6 +33,7 @@ typedef enum gy_bench_stat {
  * steps in which every admitted request had its first token: only then is it known which loops each token has run. */
 #define GY_BENCH_FIGURES(X)                                                                                            \
     X(SECONDS, "seconds")                                                                                              \
+    X(CPU_SECONDS, "cpu_seconds")                                                                                      \
     X(REQUESTS, "requests")                                                                                            \
     X(FAILED, "failed_requests")                                                                                       \
     X(PROMPT_TOK, "prompt_tokens")                                                                                     \

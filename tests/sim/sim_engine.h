@@ -178,9 +178,17 @@ static inline int sim_flying(const sim *s, const sim_flight *f) {
     return f->live && s->job[f->job].state == SIM_LIVE && s->job[f->job].n_preempt == f->n_preempt;
 }
 
-static inline void sim_see_preempted(sim *s) {
-    for (int32_t i = 0; i < s->w.n_job; i++)
-        if (s->job[i].state == SIM_LIVE) s->job[i].n_preempt = sim_info(s, &s->job[i]).n_preempt;
+/* Takes note of preemptions, which end flights; returns how many there were. */
+static inline int32_t sim_see_preempted(sim *s) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < s->w.n_job; i++) {
+        sim_job *j = &s->job[i];
+        if (j->state != SIM_LIVE) continue;
+        int32_t now = sim_info(s, j).n_preempt;
+        n += now - j->n_preempt;
+        j->n_preempt = now;
+    }
+    return n;
 }
 
 static inline sim_flight *sim_flight_of(sim *s, int32_t i) {
@@ -257,27 +265,46 @@ static inline void sim_prelude(sim *s, const gy_sched_rows *r) {
     }
 }
 
-/* Decode rows of earlier steps that are not through yet: under no_refill none enters beside them. */
-static inline int32_t sim_n_decode_before(const sim *s) {
+/* Decode rows that entered before this step and have not left the core. */
+static inline int32_t sim_n_decode_in_core(const sim *s, int32_t step) {
     int32_t n = 0;
     for (int32_t i = 0; i < s->n_flight; i++) {
         const sim_flight *f = &s->flight[i];
-        n += sim_flying(s, f) && f->step < s->step && !f->left && sim_is_decode(s, f);
+        n += sim_flying(s, f) && f->step < step && !f->left && sim_is_decode(s, f);
     }
     return n;
 }
 
+/* A prompt has tokens to enter and no prompt row flies, but decode rows do: they would keep it out for ever. */
+static inline int sim_prompt_starves(const sim *s) {
+    int32_t decodes = 0, starves = 0;
+    for (int32_t i = 0; i < s->n_flight; i++) {
+        if (!sim_flying(s, &s->flight[i])) continue;
+        if (!sim_is_decode(s, &s->flight[i])) return 0;
+        decodes += !s->flight[i].left;
+    }
+    for (int32_t i = 0; i < s->w.n_job && decodes && !starves; i++) {
+        if (s->job[i].state != SIM_LIVE) continue;
+        gy_job_info info = sim_info(s, &s->job[i]);
+        int32_t n_prompt = s->w.job[i].n_prompt, end = info.n_known > n_prompt ? info.n_known - 1 : n_prompt;
+        starves = info.state == GY_JOB_PREFILL && info.n_entered < end;
+    }
+    return starves;
+}
+
 static inline void sim_enter(sim *s) {
+    int32_t n_preempted = 0;
     for (;;) {
         const gy_sched_rows *r = gy_sched_enter(s->sched);
-        sim_see_preempted(s);
+        n_preempted += sim_see_preempted(s);
         sim_check_rows(s, r);
-        if (!r->n_row) return;
-        int32_t before = s->w.sched.no_refill && r->n_decode ? sim_n_decode_before(s) : 0;
+        if (!r->n_row) break;
+        int32_t before = s->w.sched.no_refill && r->n_decode ? sim_n_decode_in_core(s, s->step) : 0;
         SIM_CHECK(s, !before, "no_refill: %d decode rows enter beside %d", r->n_decode, before);
         s->progress = 1;
         sim_prelude(s, r);
     }
+    SIM_CHECK(s, s->w.sched.max_rows == 1 || n_preempted || !sim_prompt_starves(s), "decode rows keep a prompt out");
 }
 
 /* ---- pass ---- */
@@ -424,6 +451,7 @@ static inline void sim_check_logits(sim *s, const gy_sched_rows *r) {
 }
 
 static inline void sim_coda(sim *s) {
+    int cohort_flies = s->w.sched.no_refill && sim_n_decode_in_core(s, s->step + 1) > 0;
     int32_t flight[SIM_MAX_ROWS], n;
     uint64_t out[SIM_MAX_ROWS];
     do {
@@ -431,8 +459,10 @@ static inline void sim_coda(sim *s) {
         sim_check_rows(s, r);
         n = r->n_row;
         for (int32_t i = 0; i < n; i++) {
+            const sim_flight *f = sim_flight_of(s, r->flight[i]);
             flight[i] = r->flight[i];
-            SIM_CHECK(s, sim_flight_of(s, flight[i])->left, "coda of a flight that did not leave");
+            SIM_CHECK(s, f->left, "coda of a flight that did not leave");
+            SIM_CHECK(s, !cohort_flies || !sim_is_decode(s, f), "no_refill: a decode row leaves before the others");
         }
         sim_check_logits(s, r);
         sim_coda_run(s, r, out);

@@ -40,9 +40,12 @@ typedef struct sim_workload {
     int32_t cancel_percent, preempt_percent, cancel_sampled_percent;
 } sim_workload;
 
-/* 128 bytes and more than one of them: what is compared must be all of it. */
-static const char SIM_LONG_SALT[] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-                                    "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdeX";
+/* Salts that differ in their last byte or in their length only, up to the longest that is allowed. */
+#define SIM_127_BYTES                                                                                                  \
+    "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" \
+    "0123456789abcde"
+static const char *const SIM_SALT[] = {"", "a", "b", "a\0", "ab", SIM_127_BYTES, SIM_127_BYTES "x", SIM_127_BYTES "y"};
+static const int32_t SIM_SALT_BYTES[] = {0, 1, 1, 2, 2, 127, 128, 128};
 
 static inline void sim_make_shape(sim_rand *r, sim_workload *w) {
     gy_kv_config *c = &w->kv;
@@ -111,28 +114,29 @@ static inline int32_t sim_base_token(int32_t base, int32_t pos) {
     return (int32_t)(sim_mix((uint64_t)base, (uint64_t)pos) & 0x7fffffff);
 }
 
-/* The prompt of job i: new, beginning like a common text, going on where an earlier job ended, or an earlier one's. */
+/* The prompt of job i: new, beginning like a common text; or where an earlier job ended, going on; or an earlier one's,
+ * perhaps with one other token. */
 static inline void sim_make_prompt(sim_rand *r, sim_workload *w, int32_t i) {
     sim_spec *s = &w->job[i];
     sim_oracle *o = &w->want[i];
     int32_t kind = sim_in(r, 0, 3), base = sim_in(r, 0, 1), n = sim_some_length(r), common = sim_in(r, 0, n);
     for (int32_t p = 0; p < n; p++) o->tok[p] = p < common ? sim_base_token(base, p) : (int32_t)(sim_draw(r) >> 1);
     if (kind > 1 && i > 0) {
-        int32_t of = sim_in(r, 0, i - 1), more = sim_in(r, 1, 20);
+        int32_t of = sim_in(r, 0, i - 1), more = kind == 2 ? sim_in(r, 1, 20) : 0;
         n = kind == 2 ? w->want[of].n_tok : w->job[of].n_prompt;
         memcpy(o->tok, w->want[of].tok, (size_t)n * sizeof *o->tok);
-        if (kind == 2)
-            for (int32_t p = 0; p < more && n < SIM_MAX_PROMPT; p++) o->tok[n++] = (int32_t)(sim_draw(r) >> 1);
+        for (int32_t p = 0; p < more && n < SIM_MAX_PROMPT; p++) o->tok[n++] = (int32_t)(sim_draw(r) >> 1);
+        if (kind == 3 && sim_chance(r, 50)) o->tok[sim_in(r, 0, n - 1)] ^= 1;
     }
     s->n_prompt = n < SIM_MAX_PROMPT ? n : SIM_MAX_PROMPT;
 }
 
 static inline gy_prefix_space sim_make_space(sim_rand *r) {
-    gy_prefix_space s = {.latent_seed = (uint64_t)sim_in(r, 1, 2), .latent_noise = sim_chance(r, 20)};
-    int32_t kind = sim_in(r, 0, 9);
-    s.salt = kind == 0 ? "b" : SIM_LONG_SALT;
-    s.n_salt = kind == 0 ? 1 : kind == 1 ? 127 : kind == 2 ? 128 : 0;
-    return s;
+    int32_t salt = sim_chance(r, 60) ? 0 : sim_in(r, 1, 7);
+    return (gy_prefix_space){.salt = SIM_SALT[salt],
+                             .n_salt = SIM_SALT_BYTES[salt],
+                             .latent_noise = sim_chance(r, 20),
+                             .latent_seed = (uint64_t)sim_in(r, 1, 2)};
 }
 
 static inline void sim_make_job(sim_rand *r, sim_workload *w, int32_t i) {

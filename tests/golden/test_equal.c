@@ -1,6 +1,7 @@
-/* Equalities, bit for bit (ARCHITECTURE.md, determinism): tokens, loops and logprobs of a set of requests may not
- * depend on the number of threads, on max_rows, on what else runs, or on the run. F32 and BF16, all families, all KV
- * layouts, each CPU variant for itself (AVX2 and AVX-512 sum in different orders and need not agree with each other).
+/* Equalities, bit for bit (ARCHITECTURE.md, determinism): whatever a set of requests gives may not depend on the number
+ * of threads, on max_rows, on what else runs, or on the run (options, cache, preemption: test_equal_*.c). F32 and BF16,
+ * all families, all KV layouts, each CPU variant for itself (AVX2 and AVX-512 sum in different orders and need not
+ * agree with each other).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,120 +14,69 @@
 #include <cmocka.h>
 
 #include "base/cpu.h"
-#include "base/philox.h"
-#include "support/gold.h"
-
-enum { N_REQUEST = 17, N_OUT = 12, MAX_PROMPT = 48 };
-
-typedef struct workload {
-    int32_t ids[N_REQUEST][MAX_PROMPT];
-    int32_t trace[N_OUT];
-    gy_request req[N_REQUEST];
-} workload;
-
-static uint32_t draw(uint32_t i, uint32_t k) {
-    uint32_t w[4];
-    gy_rand_block(20261129, i, k, GY_RAND_TEST, 0, w);
-    return w[0];
-}
-
-/* Rules that the family has, in turn, so that depths mix in every pass. */
-static void set_rule(gy_request *r, const gy_model_desc *d, uint32_t i, const int32_t *trace) {
-    static const struct {
-        gy_exit_kind kind;
-        double threshold;
-        int gate;
-    } rules[] = {{GY_EXIT_FIXED, 1.0, 0},   {GY_EXIT_GATE, 0.6, 1},         {GY_EXIT_LATENT, 0.3, 0},
-                 {GY_EXIT_KL, 0.05, 0},     {GY_EXIT_SELECT, 0.7, 1},       {GY_EXIT_TRACE, 0.0, 0},
-                 {GY_EXIT_ENTROPY, 0.1, 0}, {GY_EXIT_GATE_DELAYED, 0.5, 1}, {GY_EXIT_ARGMAX, 1.0, 0}};
-    uint32_t k = i % (sizeof rules / sizeof rules[0]);
-    if (rules[k].gate && !d->has_gate) k = 2;
-    r->exit.kind = rules[k].kind;
-    r->exit.threshold = rules[k].threshold;
-    r->exit.on_prompt = rules[k].kind == GY_EXIT_LATENT || (rules[k].kind == GY_EXIT_GATE && i > 8);
-    if (rules[k].kind == GY_EXIT_TRACE) {
-        r->trace = trace;
-        r->n_trace = N_OUT;
-    }
-}
-
-static void make_workload(workload *w, const gy_model_desc *d) {
-    memset(w, 0, sizeof *w);
-    for (uint32_t k = 0; k < N_OUT; k++) w->trace[k] = k ? (int32_t)(draw(99, k) % (uint32_t)d->n_loop) + 1 : d->n_loop;
-    for (uint32_t i = 0; i < N_REQUEST; i++) {
-        gy_request *r = &w->req[i];
-        gy_request_default(r, d);
-        r->n_prompt = 1 + (int32_t)(draw(i, 1000) % MAX_PROMPT);
-        for (int32_t k = 0; k < r->n_prompt; k++) w->ids[i][k] = (int32_t)(draw(i, (uint32_t)k) % (uint32_t)d->n_vocab);
-        r->prompt = w->ids[i];
-        r->max_tokens = N_OUT - (int32_t)(i % 5);
-        r->ignore_eos = 1;
-        r->latent_noise = i % 2;
-        r->latent_seed = 7 + i;
-        if (i % 3 == 1)
-            r->sample = (gy_sample_params){.temperature = 0.9f, .top_p = 0.95f, .top_k = 40, .seed = 1000 + i};
-        r->sample.n_logprobs = 0;
-        set_rule(r, d, i, w->trace);
-    }
-}
+#include "support/mixed.h"
 
 static void run(const gold_setup *s, int first, int n, gold_result *out) {
     gold_env env;
-    workload *w = malloc(sizeof *w);
+    mixed *w = malloc(sizeof *w);
     gold_open(s, &env);
     gold_engine(s, &env);
-    make_workload(w, &env.m->d);
+    mixed_make(w, &env.m->d, MIXED_MAX_PROMPT, MIXED_MAX_OUT);
     gold_run(env.e, w->req + first, n, out);
-    gy_engine_stats st;
-    gy_engine_get_stats(env.e, &st);
-    assert_int_equal(st.kv_free[0], st.kv_total[0]);
-    assert_int_equal(st.kv_free[1], st.kv_total[1]);
+    gold_idle(env.e);
     gold_close(&env);
     free(w);
 }
 
-static int compare(const gold_setup *s, const char *what, const gold_result *base, const gold_result *got, int n) {
-    int bad = 0;
-    for (int i = 0; i < n; i++)
-        if (!gold_same(&base[i], &got[i])) {
-            printf("  %s %s layout %d: request %d differs %s\n", s->model, s->act == GY_F32 ? "f32" : "bf16", s->layout,
-                   i, what);
-            bad++;
-        }
+typedef struct results {
+    mixed w;
+    gold_result base[MIXED_MAX_RESULT], got[MIXED_MAX_RESULT];
+} results;
+
+static int differs(const gold_setup *s, const char *what, results *r) {
+    run(s, 0, MIXED_N, r->got);
+    return mixed_compare(s, what, r->w.req, 0, MIXED_N, r->base, r->got);
+}
+
+static int differs_alone(const gold_setup *s, results *r, int i) {
+    run(s, i, 1, r->got);
+    return mixed_compare(s, "alone", r->w.req, i, 1, r->base + mixed_first(&r->w, i), r->got);
+}
+
+/* What the others are compared with: also the prompts, which the comparison names. */
+static int run_base(const gold_setup *s, results *r) {
+    gold_env env;
+    gold_open(s, &env);
+    mixed_make(&r->w, &env.m->d, MIXED_MAX_PROMPT, MIXED_MAX_OUT);
+    run(s, 0, MIXED_N, r->base);
+    int bad = mixed_odd(&r->w, &env.m->d, r->base);
+    gold_close(&env);
     return bad;
 }
 
 /* full: everything; else what the reference and the narrower variant need: the same code paths above the kernels. */
 static int check_setup(gold_setup s, int full) {
-    gold_result base[N_REQUEST], got[N_REQUEST];
-    int bad = 0;
+    results *r = malloc(sizeof *r);
     s.n_thread = 1;
     s.max_rows = 64;
-    run(&s, 0, N_REQUEST, base);
-    for (int i = 0; i < N_REQUEST; i++) assert_true(base[i].reason == GY_FINISH_LENGTH && base[i].n == N_OUT - i % 5);
-    if (full) {
-        run(&s, 0, N_REQUEST, got);
-        bad += compare(&s, "when run again", base, got, N_REQUEST);
-    }
+    int bad = run_base(&s, r);
+    if (full) bad += differs(&s, "again", r);
     s.n_thread = 3;
-    run(&s, 0, N_REQUEST, got);
-    bad += compare(&s, "with 3 threads", base, got, N_REQUEST);
+    bad += differs(&s, "3 threads", r);
     static const int32_t rows[] = {3, 4096, 1, 16};
     for (int i = 0; i < (full ? 4 : 2); i++) {
+        char what[32];
         s.max_rows = rows[i];
-        run(&s, 0, N_REQUEST, got);
-        bad += compare(&s, rows[i] == 1 ? "with max_rows 1" : "with other max_rows", base, got, N_REQUEST);
+        snprintf(what, sizeof what, "max_rows %d", rows[i]);
+        bad += differs(&s, what, r);
     }
     s.max_rows = 64;
     if (full) {
         s.max_seqs = 3;
-        run(&s, 0, N_REQUEST, got);
-        bad += compare(&s, "with 3 sequences at once", base, got, N_REQUEST);
+        bad += differs(&s, "3 sequences at once", r);
     }
-    for (int i = 0; i < N_REQUEST; i += full ? 1 : 4) {
-        run(&s, i, 1, &got[i]);
-        bad += compare(&s, "when alone", &base[i], &got[i], 1);
-    }
+    for (int i = 0; i < MIXED_N; i += full ? 1 : 4) bad += differs_alone(&s, r, i);
+    free(r);
     return bad;
 }
 
@@ -178,15 +128,16 @@ static void on_ref(void **state) {
 static void comparison_sees_one_bit(void **state) {
     (void)state;
     if (!(gy_cpu_features() & GY_CPU_AVX512)) skip();
-    gold_result wide[N_REQUEST], narrow[N_REQUEST];
+    results *r = malloc(sizeof *r);
     gold_setup s = {.model = "ouro-tiny", .backend = "cpu", .act = GY_F32};
-    run(&s, 0, N_REQUEST, wide);
+    assert_int_equal(run_base(&s, r), 0);
     gy_cpu_set_mask(GY_CPU_AVX2);
-    run(&s, 0, N_REQUEST, narrow);
+    run(&s, 0, MIXED_N, r->got);
     gy_cpu_set_mask(~0u);
     int same = 0;
-    for (int i = 0; i < N_REQUEST; i++) same += gold_same(&wide[i], &narrow[i]);
-    assert_true(same < N_REQUEST);
+    for (int i = 0; i < r->w.n_result; i++) same += gold_same(&r->base[i], &r->got[i]);
+    assert_true(same < r->w.n_result);
+    free(r);
 }
 
 int main(void) {

@@ -1,4 +1,4 @@
-/* Shared by the tests: a model on a backend in one call, requests in and token lists out, and the golden cases
+/* Shared by the tests: a model on a backend in one call, requests in and everything they said out, and the golden cases
  * (tests/golden/models/NAME/expected.json) as plain structs. Failures print and exit: tests have nothing to recover.
  */
 #ifndef GY_TESTS_GOLD_H
@@ -19,6 +19,9 @@ typedef struct gold_setup {
     gy_kv_layout layout;
     int32_t cyclic_k;
     int32_t max_loops;
+    /* May change the options that the fields above and the defaults gave. NULL: nothing. */
+    void (*patch)(gy_engine_opts *o, const void *arg);
+    const void *patch_arg;
 } gold_setup;
 
 typedef struct gold_env {
@@ -28,20 +31,49 @@ typedef struct gold_env {
 } gold_env;
 
 void gold_open(const gold_setup *s, gold_env *out);   /* backend and model */
-void gold_engine(const gold_setup *s, gold_env *env); /* and an engine on it */
+void gold_engine(const gold_setup *s, gold_env *env); /* and an engine on it, in place of the one that is there */
 void gold_close(gold_env *env);
 
-enum { GOLD_MAX_OUT = 64 };
-typedef struct gold_result {
+enum { GOLD_MAX_OUT = 64, GOLD_MAX_PROMPT = 128, GOLD_MAX_GATE = 8 };
+typedef struct gold_result { /* of one choice */
     int32_t n, tokens[GOLD_MAX_OUT], loops[GOLD_MAX_OUT];
     float logprobs[GOLD_MAX_OUT];
+    uint64_t tops[GOLD_MAX_OUT]; /* digest of the alternatives */
+    int32_t n_gate[GOLD_MAX_OUT];
+    float gates[GOLD_MAX_OUT][GOLD_MAX_GATE];
+    int32_t n_prompt; /* prompt logprobs that came: of tokens 1.. */
+    float prompt_logprobs[GOLD_MAX_PROMPT];
+    uint64_t prompt_tops[GOLD_MAX_PROMPT];
     gy_finish reason;
     char error[256];
+    int n_finish;
+    gy_finish_event fin; /* err is NULL: error says it */
+    int32_t id;          /* of the request */
 } gold_result;
 
-/* Submits all requests at once (callbacks are set here) and steps until nothing is left; results in their order. */
+/* Submits all requests at once (callbacks are set here) and steps until nothing is left, proving the books of KV and
+ * scheduler after each step. Results in the order of the requests, the n choices of one beside each other. */
 void gold_run(gy_engine *e, gy_request *requests, int n, gold_result *results);
-int gold_same(const gold_result *a, const gold_result *b); /* bit for bit, logprobs too */
+
+/* The same with a hook before each step; step counts from 0. Returns the number of steps. A request that is refused
+ * with GY_AGAIN is submitted again before the next step. */
+typedef struct gold_hook {
+    void (*before_step)(void *arg, gy_engine *e, int step, const gold_result *results);
+    void *arg;
+    int unchecked; /* 1: the books are proved at the end only */
+} gold_hook;
+int gold_run_hooked(gy_engine *e, gy_request *requests, int n, gold_result *results, const gold_hook *hook);
+
+/* Queues one more, whose events go to results[0..n). 0: the queue has no room now. Also for hooks. */
+int gold_submit(gy_engine *e, gy_request *r, gold_result *results);
+
+int gold_n_choice(const gy_request *requests, int n); /* results that gold_run writes */
+/* Bit for bit: tokens, loops, logprobs, alternatives, gates, prompt logprobs, reason. diff says what differs first. */
+int gold_same(const gold_result *a, const gold_result *b);
+int gold_diff(const gold_result *a, const gold_result *b, char *buf, size_t cap); /* 1: they differ */
+
+/* Nothing runs, waits or is parked; every block is free or held by the prefix cache alone; both checkers agree. */
+void gold_idle(gy_engine *e);
 
 typedef struct gold_case {
     char kind[16], name[16], layout[16], exit[16];

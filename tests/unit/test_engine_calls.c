@@ -42,13 +42,6 @@ static void step_all(gy_engine *e) {
     fail_msg("never done");
 }
 
-static void assert_idle(gy_engine *e) {
-    gy_engine_stats s;
-    gy_engine_get_stats(e, &s);
-    assert_int_equal(s.n_waiting + s.n_running, 0);
-    for (int g = 0; g < GY_KV_GROUPS; g++) assert_int_equal(s.kv_free[g], s.kv_total[g]);
-}
-
 /* ---- calls from callbacks --------------------------------------------------------------------------------------- */
 
 typedef struct script {
@@ -121,7 +114,7 @@ static void submit_when_a_waiting_one_is_cancelled(void **state) {
         }
         assert_int_equal(more.n_finish, 1);
         assert_int_equal(more.n_token, 6);
-        assert_idle(env.e);
+        gold_idle(env.e);
     }
     gold_close(&env);
 }
@@ -149,8 +142,14 @@ static void the_queue_survives_losing_its_tail(void **state) {
     submit(&a[3]);
     step_all(env.e);
     assert_int_equal(a[0].n_token + a[3].n_token, 12);
-    assert_idle(env.e);
+    gold_idle(env.e);
     gold_close(&env);
+}
+
+/* Prompts are not held back, so that the second request decodes while the first one does. */
+static void whole_share(gy_engine_opts *o, const void *arg) {
+    (void)arg;
+    o->sched.prefill_share = 1.0;
 }
 
 static void calls_from_on_token(void **state) {
@@ -158,7 +157,7 @@ static void calls_from_on_token(void **state) {
     static const char *const models[] = {"ouro-tiny", "huginn-tiny"};
     for (int m = 0; m < 2; m++) {
         gold_env env;
-        open_with((gold_setup){.model = models[m], .max_seqs = 2, .max_rows = 3}, &env);
+        open_with((gold_setup){.model = models[m], .max_seqs = 2, .max_rows = 4, .patch = whole_share}, &env);
         script a = quiet(&env), b = quiet(&env), c = quiet(&env), d = quiet(&env);
         submit(&b);
         submit(&a);
@@ -175,7 +174,7 @@ static void calls_from_on_token(void **state) {
         assert_true(c.reason == GY_FINISH_CANCELLED && c.n_token == 3);
         assert_true(d.reason == GY_FINISH_LENGTH && d.n_token == 6);
         assert_int_equal(a.n_finish + b.n_finish + c.n_finish + d.n_finish, 4);
-        assert_idle(env.e);
+        gold_idle(env.e);
         gold_close(&env);
     }
 }
@@ -192,7 +191,194 @@ static void a_chain_of_requests(void **state) {
     submit(&a[0]);
     step_all(env.e);
     for (int i = 0; i < 5; i++) assert_true(a[i].n_finish == 1 && a[i].n_token == 6 && a[i].id == i);
-    assert_idle(env.e);
+    gold_idle(env.e);
+    gold_close(&env);
+}
+
+/* ---- choices ---------------------------------------------------------------------------------------------------- */
+
+typedef struct family { /* what is heard of one request of n choices */
+    gold_env *env;
+    int32_t id, n, n_prompt_event;
+    int n_token[8], n_finish[8];
+    int32_t n_left; /* said last */
+    gy_finish reason[8];
+    int32_t cancel_at_prompt; /* cancels itself at this prompt event, 0 = never */
+    int32_t cancel_at_finish; /* cancels itself when so many are left, 0 = never */
+    int32_t stop_choice;      /* this one says GY_STOP at its first token, -1 = none */
+    script *then;             /* submitted with the last finish event */
+    script *first;            /* submitted with the first prompt event */
+} family;
+
+static void on_family_prompt(void *arg, const gy_prompt_event *ev) {
+    family *f = arg;
+    assert_int_equal(ev->request, f->id);
+    assert_int_equal(ev->pos, ++f->n_prompt_event);
+    assert_int_equal(ev->sampled->id, prompt[ev->pos]);
+    if (ev->pos == 1 && f->first) submit(f->first);
+    if (ev->pos == f->cancel_at_prompt) gy_engine_cancel(f->env->e, f->id);
+}
+
+static gy_verdict on_family_token(void *arg, const gy_token_event *ev) {
+    family *f = arg;
+    assert_int_equal(ev->request, f->id);
+    assert_true(ev->choice >= 0 && ev->choice < f->n && !f->n_finish[ev->choice]);
+    assert_int_equal(ev->index, f->n_token[ev->choice]++);
+    return ev->choice == f->stop_choice ? GY_STOP : GY_CONTINUE;
+}
+
+static void on_family_finish(void *arg, const gy_finish_event *ev) {
+    family *f = arg;
+    assert_int_equal(ev->request, f->id);
+    assert_true(ev->choice >= 0 && ev->choice < f->n);
+    assert_int_equal(f->n_finish[ev->choice]++, 0);
+    assert_int_equal(ev->n_left, f->n_left - 1); /* n - 1, n - 2, .. 0 */
+    assert_int_equal(ev->n_output, f->n_token[ev->choice]);
+    f->n_left = ev->n_left;
+    f->reason[ev->choice] = ev->reason;
+    if (f->n_left && f->n_left == f->cancel_at_finish) gy_engine_cancel(f->env->e, f->id);
+    if (!f->n_left && f->then) submit(f->then);
+}
+
+static family family_of(gold_env *env, int32_t n) {
+    return (family){.env = env, .n = n, .n_left = n, .stop_choice = -1};
+}
+
+static void submit_family(family *f, gy_request *r) {
+    gy_err err;
+    base_request(f->env, r);
+    r->n = f->n;
+    r->sample.temperature = 1.0f;
+    r->prompt_logprobs = 0;
+    r->on_prompt = on_family_prompt;
+    r->on_token = on_family_token;
+    r->on_finish = on_family_finish;
+    r->arg = f;
+    if (gy_engine_submit(f->env->e, r, &err, &f->id) != GY_OK) fail_msg("%s", err.msg);
+}
+
+static int count_reason(const family *f, gy_finish reason) {
+    int n = 0;
+    for (int32_t c = 0; c < f->n; c++) n += f->n_finish[c] == 1 && f->reason[c] == reason;
+    return n;
+}
+
+static void each_choice_ends_once(void **state) {
+    (void)state;
+    static const char *const models[] = {"ouro-tiny", "huginn-tiny"};
+    for (int m = 0; m < 4; m++) {
+        gold_env env;
+        gy_request r;
+        open_with((gold_setup){.model = models[m % 2], .max_seqs = m < 2 ? 16 : 2}, &env);
+        script then = quiet(&env), first = quiet(&env);
+        family all = family_of(&env, 5), stops = family_of(&env, 4), prompt_cancel = family_of(&env, 3),
+               finish_cancel = family_of(&env, 6);
+        all.then = &then;
+        all.first = &first;
+        stops.stop_choice = 0;
+        prompt_cancel.cancel_at_prompt = 3;
+        finish_cancel.cancel_at_finish = 4;
+        finish_cancel.stop_choice = 0;
+        submit_family(&all, &r);
+        submit_family(&stops, &r);
+        submit_family(&prompt_cancel, &r);
+        submit_family(&finish_cancel, &r);
+        step_all(env.e);
+        assert_true(!all.n_left && count_reason(&all, GY_FINISH_LENGTH) == 5 && all.n_prompt_event == 6);
+        assert_true(!stops.n_left && count_reason(&stops, GY_FINISH_LENGTH) == 3);
+        assert_true(stops.reason[0] == GY_FINISH_STOP && stops.n_token[0] == 1);
+        assert_int_equal(count_reason(&prompt_cancel, GY_FINISH_CANCELLED), 3);
+        assert_true(prompt_cancel.n_token[0] <= 1 && prompt_cancel.n_prompt_event >= 3);
+        assert_true(!finish_cancel.n_left && finish_cancel.reason[0] == GY_FINISH_STOP);
+        assert_int_equal(
+            count_reason(&finish_cancel, GY_FINISH_CANCELLED) + count_reason(&finish_cancel, GY_FINISH_LENGTH), 5);
+        assert_true(then.n_finish == 1 && then.n_token == 6 && first.n_finish == 1 && first.n_token == 6);
+        gy_engine_stats s;
+        gy_engine_get_stats(env.e, &s);
+        assert_int_equal(s.n_request, 6);
+        int64_t n_finish = 0;
+        for (int k = 0; k <= GY_FINISH_ERROR; k++) n_finish += s.n_finish[k];
+        assert_int_equal(n_finish, 5 + 4 + 3 + 6 + 2);
+        gold_idle(env.e);
+        gold_close(&env);
+    }
+}
+
+/* A request without callbacks runs all the same. */
+static void nobody_listens(void **state) {
+    (void)state;
+    gold_env env;
+    gy_request r;
+    gy_err err;
+    int32_t id;
+    gy_engine_stats s;
+    open_with((gold_setup){.model = "ouro-tiny"}, &env);
+    base_request(&env, &r);
+    r.n = 3;
+    r.prompt_logprobs = 1;
+    r.want_gates = 1;
+    assert_int_equal(gy_engine_submit(env.e, &r, &err, &id), GY_OK);
+    step_all(env.e);
+    gy_engine_get_stats(env.e, &s);
+    assert_true(s.n_output_tok == 18 && s.n_finish[GY_FINISH_LENGTH] == 3);
+    gold_idle(env.e);
+    gold_close(&env);
+}
+
+static void small_queue(gy_engine_opts *o, const void *arg) {
+    (void)arg;
+    o->sched.max_queue = 4;
+}
+
+/* GY_AGAIN, with a sentence, while its choices have no room; an error when they never will. */
+static void the_queue_has_an_end(void **state) {
+    (void)state;
+    gold_env env;
+    gy_request r;
+    gy_err err = {0};
+    int32_t id = -7;
+    gold_result res[4], one[1];
+    open_with((gold_setup){.model = "ouro-tiny", .max_seqs = 2, .patch = small_queue}, &env);
+    base_request(&env, &r);
+    r.n = 5;
+    assert_int_equal(gy_engine_submit(env.e, &r, &err, &id), GY_E_LIMIT);
+    assert_non_null(strstr(err.msg, "n: found 5 choices, the queue holds 4"));
+    r.n = 4;
+    assert_true(gold_submit(env.e, &r, res));
+    r.n = 1;
+    assert_int_equal(gy_engine_submit(env.e, &r, &err, &id), GY_AGAIN);
+    assert_non_null(strstr(err.msg, "4 of 4 places are taken, 1 are needed"));
+    assert_int_equal(id, -7);
+    assert_int_equal(gy_engine_step(env.e, &err), GY_OK);
+    assert_true(gold_submit(env.e, &r, one)); /* the leader runs, a place is free */
+    step_all(env.e);
+    for (int c = 0; c < 4; c++) assert_true(res[c].n_finish && gold_same(&res[c], &one[0]));
+    gold_idle(env.e);
+    gold_close(&env);
+}
+
+/* min_tokens: eos and stop ids cannot be drawn before; the one that ends the text is named. */
+static void not_before_min_tokens(void **state) {
+    (void)state;
+    gold_env env;
+    gy_request r;
+    gold_result free_run, res;
+    open_with((gold_setup){.model = "ouro-tiny"}, &env);
+    base_request(&env, &r);
+    gold_run(env.e, &r, 1, &free_run);
+    int32_t stop = free_run.tokens[0];
+    r.stop_ids = &stop;
+    r.n_stop_ids = 1;
+    gold_run(env.e, &r, 1, &res);
+    assert_true(res.n == 1 && res.reason == GY_FINISH_STOP && res.fin.stop_id == stop);
+    r.min_tokens = 3;
+    gold_run(env.e, &r, 1, &res);
+    for (int i = 0; i < 3; i++) assert_int_not_equal(res.tokens[i], stop);
+    env.m->d.eos[0] = res.tokens[0];
+    r.ignore_eos = 0;
+    int32_t was = res.tokens[0];
+    gold_run(env.e, &r, 1, &res);
+    for (int i = 0; i < 3; i++) assert_true(res.tokens[i] != stop && res.tokens[i] != was);
     gold_close(&env);
 }
 
@@ -217,7 +403,7 @@ static void exactly_as_much_as_fits(void **state) {
     assert_int_equal(try_submit(&env, 17, 4, &err), GY_E_LIMIT);
     assert_int_equal(try_submit(&env, 17, INT32_MAX, &err), GY_E_LIMIT);
     step_all(env.e);
-    assert_idle(env.e);
+    gold_idle(env.e);
     gold_close(&env);
     /* 9 + 8 tokens, the last of which never enters: one block for each of the 4 depths. */
     open_with((gold_setup){.model = "ouro-tiny", .max_seqs = 2, .max_len = 20, .kv_blocks = 4}, &env);
@@ -229,7 +415,7 @@ static void exactly_as_much_as_fits(void **state) {
     gy_engine_stats s;
     gy_engine_get_stats(env.e, &s);
     assert_int_equal(s.n_output_tok, 10);
-    assert_idle(env.e);
+    gold_idle(env.e);
     gold_close(&env);
 }
 
@@ -260,31 +446,6 @@ static void requests_that_could_not_run(void **state) {
     gold_close(&env);
     open_with((gold_setup){.model = "ouro-tiny"}, &env);
     r = ok, r.exit.max_loops = 5, refused(&env, &r, "max_loops: found 5; the model was trained with 4 loops");
-    gold_close(&env);
-}
-
-static void options_that_could_not_work(void **state) {
-    (void)state;
-    static const struct {
-        gy_engine_opts o;
-        const char *part;
-    } bad[] = {
-        {{.max_rows = 1, .max_seqs = 1, .max_len = 8, .max_loops = -1}, "max_loops: found -1, expected 0 to 4096"},
-        {{.max_rows = 1, .max_seqs = 1, .max_len = 8, .max_loops = INT32_MAX}, "max_loops: found 2147483647"},
-        {{.max_rows = 1, .max_seqs = 1, .max_len = 8, .kv_blocks = INT32_MAX / 16 + 1}, "slots are 32 bit numbers"},
-        {{.max_rows = 1 << 21, .max_seqs = 1, .max_len = 8}, "max_rows: found 2097152"},
-        {{.max_rows = 1, .max_seqs = 1 << 17, .max_len = 8}, "max_seqs: found 131072"},
-    };
-    gold_env env;
-    gold_open(&(gold_setup){.model = "ouro-tiny", .backend = "ref", .act = GY_F32}, &env);
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        gy_err err = {0};
-        gy_engine *e = NULL;
-        gy_engine_plan plan;
-        assert_true(gy_engine_open(env.m, &bad[i].o, &err, &e) < 0 && !e);
-        if (!strstr(err.msg, bad[i].part)) fail_msg("\"%s\" does not say \"%s\"", err.msg, bad[i].part);
-        assert_true(gy_engine_make_plan(&env.m->d, GY_F32, &bad[i].o, &err, &plan) < 0);
-    }
     gold_close(&env);
 }
 
@@ -336,7 +497,8 @@ static void trace_and_stop_ids_together(void **state) {
     gold_run(env.e, &r, 1, &res);
     assert_int_equal(res.n, 6);
     assert_memory_equal(res.loops, trace, sizeof trace);
-    int32_t first = 0, stop[2] = {-1, res.tokens[4]};
+    int32_t first = 0, stop[2] = {0, res.tokens[4]};
+    for (int i = 0; i < 6; i++) stop[0] += stop[0] == res.tokens[i]; /* not the first id that ends it */
     while (res.tokens[first] != res.tokens[4]) first++;
     r.stop_ids = stop;
     r.n_stop_ids = 2;
@@ -358,7 +520,7 @@ static void what_is_counted(void **state) {
     }
     gy_engine_stats s;
     gy_engine_get_stats(env.e, &s);
-    assert_true(s.n_waiting == 3 && s.n_running == 0 && s.n_step == 0);
+    assert_true(s.sched.n_waiting == 3 && s.sched.n_running == 0 && s.n_step == 0 && s.n_request == 3);
     step_all(env.e);
     gy_engine_get_stats(env.e, &s);
     assert_int_equal(s.n_prompt_tok, 3 * 7);
@@ -377,6 +539,11 @@ static void what_is_counted(void **state) {
 }
 
 /* More rows that are judged by their logits than one call of the head makes (32): in pieces, each as if alone. */
+static void few_logits(gy_engine_opts *o, const void *arg) {
+    (void)arg;
+    o->max_logits = 32;
+}
+
 static void many_rows_judged_by_logits(void **state) {
     (void)state;
     enum { N = 41 };
@@ -386,7 +553,8 @@ static void many_rows_judged_by_logits(void **state) {
     static gold_result all[N], alone[N];
     static int32_t ids[N][3];
     gold_env env;
-    open_with((gold_setup){.model = "huginn-tiny", .max_seqs = N, .max_rows = 128, .max_len = 16}, &env);
+    open_with((gold_setup){.model = "huginn-tiny", .max_seqs = N, .max_rows = 128, .max_len = 16, .patch = few_logits},
+              &env);
     int different_loops = 0;
     for (int i = 0; i < N; i++) {
         base_request(&env, &r[i]);
@@ -402,8 +570,15 @@ static void many_rows_judged_by_logits(void **state) {
     gold_run(env.e, r, N, all);
     for (int i = 0; i < N; i++) assert_true(gold_same(&all[i], &alone[i]));
     assert_true(different_loops > 0);
-    assert_idle(env.e);
+    gold_idle(env.e);
     gold_close(&env);
+}
+
+/* The pool is just as large as all of them need. */
+static void no_watermark(gy_engine_opts *o, const void *arg) {
+    (void)arg;
+    o->sched.watermark = 0.0;
+    o->max_logits = 32;
 }
 
 /* More requests than one call of the head serves (32), all leaving in the same pass. */
@@ -416,7 +591,9 @@ static void many_rows_leave_at_once(void **state) {
     static const char *const models[] = {"ouro-tiny", "huginn-tiny"};
     for (int m = 0; m < 2; m++) {
         gold_env env;
-        open_with((gold_setup){.model = models[m], .max_seqs = N, .max_rows = 128, .max_len = 16}, &env);
+        open_with(
+            (gold_setup){.model = models[m], .max_seqs = N, .max_rows = 128, .max_len = 16, .patch = no_watermark},
+            &env);
         for (int i = 0; i < N; i++) {
             base_request(&env, &r[i]);
             ids[i][0] = 7 * i;
@@ -432,7 +609,7 @@ static void many_rows_leave_at_once(void **state) {
         gy_engine_get_stats(env.e, &s);
         int32_t n_loop = env.m->d.n_loop;
         assert_int_equal(s.n_pass, (N + 1) * (n_loop + 5 * 3)); /* 41 times alone, once together */
-        assert_idle(env.e);
+        gold_idle(env.e);
         gold_close(&env);
     }
 }
@@ -454,7 +631,7 @@ static void fewer_rows_than_sequences(void **state) {
                 r[i].exit = (gy_exit_rule){GY_EXIT_GATE, 0.5, 1, 4, i % 2};
             }
             gold_run(env.e, r, N, pass ? many : few);
-            assert_idle(env.e);
+            gold_idle(env.e);
             gold_close(&env);
         }
     for (int i = 0; i < N; i++) assert_true(gold_same(&few[i], &many[i]));
@@ -471,10 +648,12 @@ static void check_draws(const char *model, uint64_t seed, int *n_not_greedy) {
     gy_sample_params greedy;
     open_with((gold_setup){.model = model}, &env);
     float *logits = calloc((size_t)env.m->d.n_vocab, sizeof *logits);
-    assert_int_equal(gy_sampler_create(env.m->d.n_vocab, &sampler), GY_OK);
+    assert_int_equal(gy_sampler_create(env.m->d.n_vocab, 1, &sampler), GY_OK);
     gy_sample_params_default(&greedy);
     base_request(&env, &r);
-    r.sample = (gy_sample_params){.temperature = 1.5f, .top_p = 1.0f, .seed = seed, .choice = 3};
+    r.sample.temperature = 1.5f;
+    r.sample.seed = seed;
+    r.sample.choice = 3;
     r.latent_noise = 1;
     r.latent_seed = 1000 - seed;
     gold_run(env.e, &r, 1, &res);
@@ -490,8 +669,10 @@ static void check_draws(const char *model, uint64_t seed, int *n_not_greedy) {
                           .latent_seed = r.latent_seed,
                           .last_logits = logits};
         assert_int_equal(gy_eval(env.m, &o, &err), GY_OK);
-        assert_int_equal(gy_sample_row(sampler, logits, &r.sample, 7 + i, &err, &drawn), GY_OK);
-        assert_int_equal(gy_sample_row(sampler, logits, &greedy, 7 + i, &err, &best), GY_OK);
+        gy_sample_in in = {.logits = logits, .p = &r.sample, .position = 7 + i};
+        assert_int_equal(gy_sample_row(sampler, 0, &in, &err, &drawn), GY_OK);
+        in.p = &greedy;
+        assert_int_equal(gy_sample_row(sampler, 0, &in, &err, &best), GY_OK);
         assert_int_equal(res.tokens[i], drawn.id);
         *n_not_greedy += best.id != drawn.id;
     }
@@ -545,9 +726,12 @@ int main(void) {
         cmocka_unit_test(the_queue_survives_losing_its_tail),
         cmocka_unit_test(calls_from_on_token),
         cmocka_unit_test(a_chain_of_requests),
+        cmocka_unit_test(each_choice_ends_once),
+        cmocka_unit_test(nobody_listens),
+        cmocka_unit_test(the_queue_has_an_end),
+        cmocka_unit_test(not_before_min_tokens),
         cmocka_unit_test(exactly_as_much_as_fits),
         cmocka_unit_test(requests_that_could_not_run),
-        cmocka_unit_test(options_that_could_not_work),
         cmocka_unit_test(evals_that_could_not_run),
         cmocka_unit_test(trace_and_stop_ids_together),
         cmocka_unit_test(what_is_counted),

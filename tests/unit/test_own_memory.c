@@ -126,7 +126,7 @@ enum { N = 6, N_ID = 20, MAX_VOCAB = 384, MAX_EMBD = 128 };
 
 typedef struct outcome {
     size_t n_vocab;
-    gold_result res[N];
+    gold_result res[N], again[N];
     float logits[N_ID * MAX_VOCAB], hidden[8 * MAX_EMBD], gates[N_ID * 8];
 } outcome;
 
@@ -135,6 +135,21 @@ static gy_status keep(void *arg, int32_t pos, const float *logits, gy_err *err) 
     outcome *out = arg;
     memcpy(out->logits + (size_t)pos * MAX_VOCAB, logits, out->n_vocab * sizeof *logits);
     return GY_OK;
+}
+
+/* Parks, drops and shares blocks: what the engine does with KV by itself. */
+static void with_everything(gy_engine_opts *o, const void *arg) {
+    (void)arg;
+    o->prefix_cache = 1;
+    o->sched.prefill_chunk = 5;
+}
+
+/* Each of them at several stages; the number is bounded, or a token that takes longer than the next turn never ends. */
+static void disturb(void *arg, gy_engine *e, int step, const gold_result *res) {
+    int *n = arg;
+    static const gy_preempt ways[] = {GY_PREEMPT_PARK, GY_PREEMPT_PARK, GY_PREEMPT_RECOMPUTE};
+    if (step % 2 == 0 || *n >= 16) return;
+    *n += gy_engine_preempt(e, res[step / 2 % 4].id, 0, ways[step / 2 % 3]) == GY_OK;
 }
 
 static void work(gold_env *env, const gold_setup *s, outcome *out) {
@@ -158,8 +173,16 @@ static void work(gold_env *env, const gold_setup *s, outcome *out) {
         r[i].latent_noise = i % 2;
         r[i].exit = rules[i];
     }
+    r[1].prompt_logprobs = 1;
+    r[2].sample.repetition_penalty = 1.3f;
+    int n_preempt = 0;
+    gold_hook hook = {.before_step = disturb, .arg = &n_preempt};
     gold_engine(s, env);
-    gold_run(env->e, r, n, out->res);
+    gold_run_hooked(env->e, r, n, out->res, &hook);
+    gold_run_hooked(env->e, r, n, out->again, &hook); /* from the cache */
+    gy_engine_stats st;
+    gy_engine_get_stats(env->e, &st);
+    assert_true(n_preempt > 4 && st.kv_copied_bytes > 0 && st.sched.n_drop > 0 && st.prefix.n_hit > 0);
     float init[N_ID * MAX_EMBD];
     for (int i = 0; i < N_ID * MAX_EMBD; i++) init[i] = (float)(i % 13) * 0.1f;
     assert_true(d->n_vocab <= MAX_VOCAB && d->n_embd <= MAX_EMBD && d->n_loop <= 8);
@@ -179,7 +202,11 @@ static void results_are_those_of_the_host(void **state) {
     static const char *const models[] = {"ouro-tiny", "huginn-tiny", "nanbeige-tiny"};
     static outcome host, other;
     for (int i = 0; i < 6; i++) {
-        gold_setup s = {.model = models[i / 2], .backend = "ref", .act = i % 2 ? GY_BF16 : GY_F32, .max_rows = 16};
+        gold_setup s = {.model = models[i / 2],
+                        .backend = "ref",
+                        .act = i % 2 ? GY_BF16 : GY_F32,
+                        .max_rows = 16,
+                        .patch = with_everything};
         gold_env env;
         gy_err err;
         char path[512];
@@ -195,7 +222,8 @@ static void results_are_those_of_the_host(void **state) {
         gold_close(&env);
         assert_int_equal(own.live, 0);
         munmap(own.base, own.cap);
-        for (int k = 0; k < N; k++) assert_true(gold_same(&host.res[k], &other.res[k]));
+        for (int k = 0; k < N; k++)
+            assert_true(gold_same(&host.res[k], &other.res[k]) && gold_same(&host.res[k], &other.again[k]));
         assert_true(host.res[0].n == 6);
         assert_memory_equal(host.logits, other.logits, sizeof host.logits);
         assert_memory_equal(host.hidden, other.hidden, sizeof host.hidden);

@@ -220,17 +220,20 @@ static void make_ready(gy_sched *s, int32_t flight) {
     sched_list_push(&s->ready[f->is_decode], s->flight_link, flight);
 }
 
-/* The flight waits for its coda, and those behind it that waited for it alone are ready with it. */
-static void wait_for_coda(gy_sched *s, int32_t flight) {
-    s->flight[flight].where = FLIGHT_HELD;
-    if (!in_order(s, &s->flight[flight])) {
-        make_ready(s, flight);
-        return;
-    }
+/* Flights from this one on that wait for earlier positions alone, and for those no longer. */
+static void release_held(gy_sched *s, int32_t flight) {
     while (flight >= 0 && s->flight[flight].where == FLIGHT_HELD && is_due(s, flight)) {
         make_ready(s, flight);
         flight = s->flight_chain[flight].next;
     }
+}
+
+static void wait_for_coda(gy_sched *s, int32_t flight) {
+    s->flight[flight].where = FLIGHT_HELD;
+    if (in_order(s, &s->flight[flight]))
+        release_held(s, flight);
+    else
+        make_ready(s, flight);
 }
 
 /* What it ran decides what may be shared of its job. */
@@ -241,8 +244,11 @@ static void note_depth(gy_sched *s, const sched_flight *f) {
     if (!is_full && f->pos < j->n_full) j->n_full = f->pos;
 }
 
+/* Whichever way the flight goes, one behind it may have waited for that: also behind a row whose prompt logits were
+ * told before a preemption and that now ends without a coda. */
 void gy_sched_leave(gy_sched *s, int32_t flight, int coda_done) {
     sched_flight *f = flight_at(s, flight, FLIGHT_PASS);
+    int32_t next = s->flight_chain[flight].next;
     gy_kv_exit(s->kv, s->job[f->job].kv_seq, f->pos, f->loops++);
     note_depth(s, f);
     if (coda_done) {
@@ -253,6 +259,7 @@ void gy_sched_leave(gy_sched *s, int32_t flight, int coda_done) {
     } else {
         finish(s, flight);
     }
+    release_held(s, next);
 }
 
 /* ---- coda -------------------------------------------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "tensor/safetensors.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- ids that end a text ---------------------------------------------------------------------------------------- */
@@ -48,7 +49,6 @@ static gy_status collect_eos(gy_api_model *m, gy_err *err) {
 /* ---- open ------------------------------------------------------------------------------------------------------- */
 
 static gy_status open_tokenizer(gy_api_model *m, gy_err *err) {
-    m->long_id = -1;
     if (!gy_tok_exists(m->dir)) return GY_OK;
     GY_TRY(gy_tok_open(m->dir, err, &m->tok));
     for (int32_t id = 0; id < gy_tok_n_vocab(m->tok); id++) {
@@ -61,26 +61,37 @@ static gy_status open_tokenizer(gy_api_model *m, gy_err *err) {
 }
 
 /* The dtype of most weight bytes; F32 where that is F32 or F16 (there is no F16 arithmetic). */
-static gy_status choose_dtype(gy_api_model *m, const char *dtype, gy_err *err) {
+static gy_status dtype_of_weights(gy_api_model *m, gy_err *err) {
     gy_st *st = NULL;
     size_t bytes[GY_DTYPE_COUNT] = {0};
-    m->act = strcmp(dtype, "bf16") ? GY_F32 : GY_BF16;
-    if (!strcmp(dtype, "f32") || !strcmp(dtype, "bf16")) return GY_OK;
-    if (strcmp(dtype, "auto") != 0)
-        return gy_err_set(err, GY_E_ARG, "dtype: found '%.40s', expected auto, f32 or bf16", dtype);
     GY_TRY(gy_st_open(m->dir, err, &st));
     for (size_t i = 0; i < gy_st_count(st); i++) bytes[gy_st_at(st, i)->dtype] += gy_st_at(st, i)->bytes;
+    size_t total = gy_st_data_bytes(st);
     gy_st_close(st);
-    if (bytes[GY_BF16] > bytes[GY_F32] && bytes[GY_BF16] >= bytes[GY_F16]) m->act = GY_BF16;
+    gy_dtype most = bytes[GY_BF16] > bytes[GY_F32] ? GY_BF16 : GY_F32;
+    if (bytes[GY_F16] > bytes[most]) most = GY_F16;
+    m->act = most == GY_BF16 ? GY_BF16 : GY_F32;
+    snprintf(m->act_why, sizeof m->act_why, "%.0f %% of the weight bytes are %s%s",
+             total ? 100.0 * (double)bytes[most] / (double)total : 0.0, gy_dtype_name(most),
+             most == GY_F16 ? ", which is computed in F32" : "");
     return GY_OK;
 }
 
-gy_status gy_api_model_open(gy_api_model *m, const char *dir, const char *dtype, gy_err *err) {
-    gy_api_model n = {.dir = dir};
+static gy_status choose_dtype(gy_api_model *m, const char *dtype, gy_err *err) {
+    if (!strcmp(dtype, "auto")) return dtype_of_weights(m, err);
+    if (strcmp(dtype, "f32") != 0 && strcmp(dtype, "bf16") != 0)
+        return gy_err_set(err, GY_E_ARG, "dtype: found '%.40s', expected auto, f32 or bf16", dtype);
+    m->act = strcmp(dtype, "bf16") ? GY_F32 : GY_BF16;
+    snprintf(m->act_why, sizeof m->act_why, "asked for");
+    return GY_OK;
+}
+
+gy_status gy_api_model_open(gy_api_model *m, const char *dir, const char *dtype, int want_tok, gy_err *err) {
+    gy_api_model n = {.dir = dir, .long_id = -1};
     gy_status st;
     GY_TRY_GOTO(st, gy_model_read_desc(dir, err, &n.d), fail);
-    GY_TRY_GOTO(st, open_tokenizer(&n, err), fail);
-    GY_TRY_GOTO(st, collect_eos(&n, err), fail);
+    if (want_tok) GY_TRY_GOTO(st, open_tokenizer(&n, err), fail);
+    if (want_tok) GY_TRY_GOTO(st, collect_eos(&n, err), fail);
     GY_TRY_GOTO(st, choose_dtype(&n, dtype, err), fail);
     *m = n;
     return GY_OK;
@@ -91,23 +102,22 @@ fail:
 
 /* ---- load ------------------------------------------------------------------------------------------------------- */
 
-static gy_status open_backend(gy_api_model *m, const char *name, int32_t threads, const gy_ops_limits *limits,
-                              gy_err *err) {
-    gy_cpu_opts o = {.act = m->act, .n_thread = threads, .limits = *limits};
+static gy_status open_backend(gy_api_model *m, const gy_api_load_opts *lo, gy_err *err) {
+    gy_cpu_opts o = {.act = m->act, .n_thread = lo->threads, .limits = *lo->limits};
+    const char *name = lo->backend;
     if (!strcmp(name, "ref")) return gy_backend_ref_create(m->act, err, &m->be);
     if (strcmp(name, "cpu") != 0 && strcmp(name, "auto") != 0)
         return gy_err_set(err, GY_E_ARG, "backend: found '%.40s', expected auto, cpu or ref", name);
     gy_status st = gy_backend_cpu_create(&o, err, &m->be);
     if (st != GY_E_UNSUPPORTED || !strcmp(name, "cpu")) return st;
-    gy_log(GY_LOG_WARN, "api", "slow: this processor has none of the features that the fast kernels need", NULL);
+    gy_log(GY_LOG_WARN, "model", "slow: this processor has none of the features that the fast kernels need", NULL);
     return gy_backend_ref_create(m->act, err, &m->be);
 }
 
-gy_status gy_api_model_load(gy_api_model *m, const char *backend, int32_t threads, const gy_ops_limits *limits,
-                            gy_err *err) {
-    GY_TRY(open_backend(m, backend, threads, limits, err));
-    gy_model_load_opts o = {.be = m->be};
-    return gy_model_load(m->dir, &o, err, &m->model);
+gy_status gy_api_model_load(gy_api_model *m, const gy_api_load_opts *o, gy_err *err) {
+    GY_TRY(open_backend(m, o, err));
+    gy_model_load_opts lo = {.be = m->be, .progress = o->progress, .progress_arg = o->progress_arg};
+    return gy_model_load(m->dir, &lo, err, &m->model);
 }
 
 void gy_api_model_close(gy_api_model *m) {

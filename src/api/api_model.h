@@ -1,5 +1,6 @@
-/* A model folder opened for the API: description, tokenizer, the ids that end a text, dtype; then backend and weights.
- * Which dtype, which backend and which eos is decided here. Owns all of it. Open struct: a zeroed one is closed.
+/* A model folder opened for the API and for the commands: description, tokenizer, the ids that end a text, dtype
+ * (cheap: enough to check what was asked for); then backend and weights. Which dtype, which backend and which eos is
+ * decided here and nowhere else. Owns all of it. Open struct: a zeroed one is closed.
  */
 #ifndef GY_API_API_MODEL_H
 #define GY_API_API_MODEL_H
@@ -10,23 +11,32 @@
 enum { GY_API_MAX_EOS = 32 };
 
 typedef struct gy_api_model {
-    const char *dir; /* borrowed, until open and load are done */
+    const char *dir; /* borrowed; nothing here reads it after load */
     gy_model_desc d;
-    gy_tok *tok;                 /* NULL when the folder holds no tokenizer */
+    gy_tok *tok;                 /* NULL when the folder holds no tokenizer, or none was wanted */
     int32_t eos[GY_API_MAX_EOS]; /* config.json's, generation_config.json's and the tokenizer's, each once */
     int32_t n_eos;
     int32_t long_id;   /* the token with the longest spelling, -1 without a tokenizer */
     size_t long_bytes; /* of that spelling */
     gy_dtype act;
+    char act_why[160]; /* "100 % of the weight bytes are BF16" */
     gy_backend *be;
     gy_model *model;
 } gy_api_model;
 
-/* dtype: "auto", "f32", "bf16". Cheap: reads no weights. Nothing stays open on failure. */
-gy_status gy_api_model_open(gy_api_model *m, const char *dir, const char *dtype, gy_err *err);
-/* backend: "auto", "cpu", "ref". On failure m is as open left it, or holds a backend: close it. */
-gy_status gy_api_model_load(gy_api_model *m, const char *backend, int32_t threads, const gy_ops_limits *limits,
-                            gy_err *err);
+typedef struct gy_api_load_opts {
+    const char *backend; /* "auto", "cpu", "ref" */
+    int32_t threads;
+    const gy_ops_limits *limits;
+    void (*progress)(void *arg, size_t done_bytes, size_t total_bytes); /* may be NULL */
+    void *progress_arg;
+} gy_api_load_opts;
+
+/* dtype: "auto", "f32", "bf16". Without want_tok there is no tokenizer and there are no eos. Cheap: reads no weights.
+ * Nothing stays open on failure. */
+gy_status gy_api_model_open(gy_api_model *m, const char *dir, const char *dtype, int want_tok, gy_err *err);
+/* On failure m is as open left it, or holds a backend: close it. */
+gy_status gy_api_model_load(gy_api_model *m, const gy_api_load_opts *o, gy_err *err);
 void gy_api_model_close(gy_api_model *m);
 
 #endif

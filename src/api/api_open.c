@@ -176,11 +176,12 @@ static gy_status open_all(gyre *g, const char *dir, const gyre_options *o, gy_er
     gyre_options full;
     GY_TRY(complete(o, err, &full));
     GY_TRY(engine_opts(&full, err, &e));
-    GY_TRY(gy_api_model_open(&g->m, dir, full.dtype, err));
+    GY_TRY(gy_api_model_open(&g->m, dir, full.dtype, 1, err));
     GY_TRY(choose_max_len(g, &e, err));
     GY_TRY(open_queues(g, &full, err));
     gy_ops_limits limits = gy_loop_limits(&g->m.d, e.sched.max_rows, e.max_len);
-    GY_TRY(gy_api_model_load(&g->m, full.backend, full.threads, &limits, err));
+    gy_api_load_opts load = {.backend = full.backend, .threads = full.threads, .limits = &limits};
+    GY_TRY(gy_api_model_load(&g->m, &load, err));
     GY_TRY(gy_engine_open(g->m.model, &e, err, &g->engine));
     g->max_len = e.max_len;
     set_info(g, &e);

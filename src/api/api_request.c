@@ -24,27 +24,6 @@ void gyre_request_default(gyre_request *r, size_t size) {
 
 /* ---- the exit rule ---------------------------------------------------------------------------------------------- */
 
-/* huginn.md, leaving early, for the zero-shot rules. A gate rule has no threshold that is right for every model (1.0,
- * what config.json says, never leaves early), so it must be given. */
-static double rule_threshold(gy_exit_kind k) {
-    switch (k) {
-    case GY_EXIT_LATENT:
-        return 0.03;
-    case GY_EXIT_KL:
-        return 5e-4;
-    case GY_EXIT_ENTROPY:
-        return 1e-3;
-    case GY_EXIT_ARGMAX:
-        return 5;
-    case GY_EXIT_GATE:
-    case GY_EXIT_GATE_DELAYED:
-    case GY_EXIT_SELECT:
-        return NAN;
-    default:
-        return 1;
-    }
-}
-
 static gy_status resolve_exit(const gyre *g, const gyre_request *r, gy_err *err, gy_exit_rule *out) {
     gy_exit_rule x;
     gy_exit_rule_default(&x, g->m.d.n_loop);
@@ -54,15 +33,11 @@ static gy_status resolve_exit(const gyre *g, const gyre_request *r, gy_err *err,
             "exit: found '%.80s', expected fixed, gate, gate_delayed, select, latent, kl, entropy, argmax "
             "or trace",
             r->exit);
-    int gate = x.kind == GY_EXIT_GATE || x.kind == GY_EXIT_GATE_DELAYED;
     x.on_prompt = r->exit_on_prompt != 0;
     if (r->max_loops) x.max_loops = r->max_loops;
-    x.min_loops = r->min_loops ? r->min_loops : gate && x.max_loops >= 2 ? 2 : 1;
-    x.threshold = isnan(r->exit_threshold) ? rule_threshold(x.kind) : r->exit_threshold;
-    if (isnan(x.threshold) && g->m.d.has_gate)
-        return gy_err_set(err, GY_E_ARG,
-                          "exit_threshold: not given; exit %s needs one (0 to 1; typical are 0.5 to 0.9)",
-                          gy_exit_name(x.kind));
+    x.min_loops = r->min_loops;
+    x.threshold = r->exit_threshold;
+    GY_TRY(gy_exit_rule_complete(&x, g->m.d.has_gate, err));
     *out = x;
     return GY_OK;
 }

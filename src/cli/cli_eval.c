@@ -49,14 +49,21 @@ static gy_status check_args(const gy_args *a, gy_err *err) {
     return GY_OK;
 }
 
+static gy_status encode(eval_state *e, gy_str *text, gy_err *err) {
+    gy_tok_ctx *ctx = NULL;
+    if (gy_tok_ctx_create(e->m.tok, &ctx) < 0) return gy_err_set(err, GY_E_NOMEM, "no memory for the tokenizer");
+    gy_status st =
+        gy_tok_encode(ctx, gy_str_z(text), text->len, GY_TOK_ADD_SPECIAL | GY_TOK_PARSE_SPECIAL, err, &e->ids);
+    gy_tok_ctx_destroy(ctx);
+    return st;
+}
+
 static gy_status ids_from_file(eval_state *e, gy_err *err) {
     gy_str text = {0};
     if (!e->m.tok)
         return gy_err_set(err, GY_E_ARG, "--file: %s holds no tokenizer; give token ids: --prompt-ids 1,2,3", e->m.dir);
     gy_status st = gy_cli_read_input(e->a->file, err, &text);
-    if (st == GY_OK)
-        st =
-            gy_tok_encode(e->m.ctx, gy_str_z(&text), text.len, GY_TOK_ADD_SPECIAL | GY_TOK_PARSE_SPECIAL, err, &e->ids);
+    if (st == GY_OK) st = encode(e, &text, err);
     gy_str_free(&text);
     return st;
 }

@@ -129,14 +129,13 @@ gy_status gy_jobs_collect(gy_jobs *j, const gy_args *a, const char *pos_prompt, 
 
 /* ---- prepare ---- */
 
-static gy_status job_encode(gy_job *job, const gy_cli_model *m, gy_err *err) {
+static gy_status job_encode(gy_job *job, const gy_cli_model *m, gy_tok_ctx *ctx, gy_err *err) {
     if (job->text && !m->tok)
         return gy_err_set(err, GY_E_ARG,
                           "prompt: %s holds no tokenizer, so text cannot be read; give token ids: --prompt-ids 1,2,3",
                           m->dir);
     if (job->text)
-        GY_TRY(
-            gy_tok_encode(m->ctx, job->text, job->text_len, GY_TOK_ADD_SPECIAL | GY_TOK_PARSE_SPECIAL, err, &job->ids));
+        GY_TRY(gy_tok_encode(ctx, job->text, job->text_len, GY_TOK_ADD_SPECIAL | GY_TOK_PARSE_SPECIAL, err, &job->ids));
     if (!job->ids.len) return gy_err_set(err, GY_E_ARG, "prompt: found no tokens, expected at least one");
     return gy_cli_check_ids(job->ids.data, job->ids.len, m->d.n_vocab, "prompt", err);
 }
@@ -292,7 +291,8 @@ static gy_status job_set_ends(gy_jobs *j, gy_job *job, const gy_cli_model *m, gy
     return st;
 }
 
-static gy_status job_prepare(gy_jobs *j, size_t index, const gy_cli_model *m, gy_err *err) {
+/* ctx: of m's tokenizer, NULL if it has none. */
+static gy_status job_prepare(gy_jobs *j, size_t index, const gy_cli_model *m, gy_tok_ctx *ctx, gy_err *err) {
     gy_job *job = &j->job.data[index];
     const char *trace_file;
     gy_request_default(&job->rq, &m->d);
@@ -302,7 +302,7 @@ static gy_status job_prepare(gy_jobs *j, size_t index, const gy_cli_model *m, gy
     GY_TRY(job_set_ends(j, job, m, err));
     GY_TRY(job_set_engine(job, m, err));
     GY_TRY(job_set_trace(j, job, trace_file, index, err));
-    GY_TRY(job_encode(job, m, err));
+    GY_TRY(job_encode(job, m, ctx, err));
     GY_TRY(job_set_length(job, m, err));
     job->rq.prompt = job->ids.data;
     job->rq.n_prompt = (int32_t)job->ids.len;
@@ -316,10 +316,10 @@ static gy_status job_refuse(gy_jobs *j, gy_job *job, gy_err *err) {
     return GY_OK;
 }
 
-gy_status gy_jobs_prepare(gy_jobs *j, const gy_cli_model *m, gy_err *err) {
+static gy_status prepare_all(gy_jobs *j, const gy_cli_model *m, gy_tok_ctx *ctx, gy_err *err) {
     for (size_t i = 0; i < j->job.len; i++) {
         gy_job *job = &j->job.data[i];
-        if (job_prepare(j, i, m, err) >= 0) continue;
+        if (job_prepare(j, i, m, ctx, err) >= 0) continue;
         if (job->from_file && err->status == GY_E_LIMIT) {
             GY_TRY(job_refuse(j, job, err));
             continue;
@@ -329,6 +329,15 @@ gy_status gy_jobs_prepare(gy_jobs *j, const gy_cli_model *m, gy_err *err) {
         return err->status;
     }
     return GY_OK;
+}
+
+gy_status gy_jobs_prepare(gy_jobs *j, const gy_cli_model *m, gy_err *err) {
+    gy_tok_ctx *ctx = NULL;
+    if (m->tok && gy_tok_ctx_create(m->tok, &ctx) < 0)
+        return gy_err_set(err, GY_E_NOMEM, "no memory for the tokenizer");
+    gy_status st = prepare_all(j, m, ctx, err);
+    gy_tok_ctx_destroy(ctx);
+    return st;
 }
 
 gy_status gy_job_stop_create(const gy_job *job, gy_err *err, gy_stop **out) {

@@ -1,33 +1,12 @@
-/* Defaults by rule: huginn.md, leaving early for the zero-shot rules; min_loops 2 for the gate rules, as the published
- * engine has it. A gate rule has no threshold that is right for every model (1.0, what config.json says, never leaves
- * early), so it must be given.
+/* Names to rules. What a rule's defaults are and what it allows is exit.c's; the depth is refused here, by the name of
+ * the option that allows it.
  */
 #include "cli/cli_rule.h"
 
 #include "base/file.h"
 #include "base/log.h"
 
-#include <math.h>
 #include <string.h>
-
-static double rule_threshold(gy_exit_kind k) {
-    switch (k) {
-    case GY_EXIT_LATENT:
-        return 0.03;
-    case GY_EXIT_KL:
-        return 5e-4;
-    case GY_EXIT_ENTROPY:
-        return 1e-3;
-    case GY_EXIT_ARGMAX:
-        return 5;
-    case GY_EXIT_GATE:
-    case GY_EXIT_GATE_DELAYED:
-    case GY_EXIT_SELECT:
-        return NAN;
-    default:
-        return 1;
-    }
-}
 
 static gy_status rule_kind(const char *s, gy_err *err, gy_exit_kind *out, const char **trace_file_out) {
     *trace_file_out = NULL;
@@ -45,16 +24,10 @@ static gy_status rule_kind(const char *s, gy_err *err, gy_exit_kind *out, const 
     return GY_OK;
 }
 
-static gy_status rule_set_threshold(const gy_req_opts *o, gy_err *err, gy_exit_rule *r) {
-    r->threshold = isnan(o->exit_threshold) ? rule_threshold(r->kind) : o->exit_threshold;
-    if (isnan(r->threshold))
-        return gy_err_set(err, GY_E_ARG,
-                          "exit_threshold: not given; exit %s needs one (0 to 1; typical are 0.5 to 0.9)",
-                          gy_exit_name(r->kind));
+static void warn_of_useless(const gy_exit_rule *r) {
     if ((r->kind == GY_EXIT_FIXED || r->kind == GY_EXIT_TRACE) && r->threshold < 1)
         gy_log(GY_LOG_WARN, "cli", "exit_threshold has no effect with this exit rule", "exit=%s",
                gy_exit_name(r->kind));
-    return GY_OK;
 }
 
 gy_status gy_rule_resolve(const gy_req_opts *o, const gy_model_desc *d, gy_err *err, gy_exit_rule *out,
@@ -68,11 +41,11 @@ gy_status gy_rule_resolve(const gy_req_opts *o, const gy_model_desc *d, gy_err *
                           "max_loops: found %d, expected at most %d, the depth the model was trained for; deeper needs "
                           "force_depth",
                           r.max_loops, d->n_loop);
-    int gate = r.kind == GY_EXIT_GATE || r.kind == GY_EXIT_GATE_DELAYED;
-    r.min_loops = o->min_loops ? o->min_loops : gate && r.max_loops >= 2 ? 2 : 1;
+    r.min_loops = o->min_loops;
+    r.threshold = o->exit_threshold;
+    GY_TRY(gy_exit_rule_complete(&r, d->has_gate, err));
+    warn_of_useless(&r);
     gy_exit_caps caps = {.n_loop = d->n_loop, .has_gate = d->has_gate, .allow_deeper = o->force_depth};
-    if (!d->has_gate && (gate || r.kind == GY_EXIT_SELECT)) return gy_exit_rule_check(&r, &caps, err);
-    GY_TRY(rule_set_threshold(o, err, &r));
     GY_TRY(gy_exit_rule_check(&r, &caps, err));
     *out = r;
     return GY_OK;

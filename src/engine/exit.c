@@ -42,10 +42,44 @@ void gy_exit_rule_default(gy_exit_rule *r, int32_t n_loop) {
     *r = (gy_exit_rule){.kind = GY_EXIT_FIXED, .threshold = 1.0, .min_loops = 1, .max_loops = n_loop};
 }
 
-/* ---- checking a rule ---- */
+/* ---- completing and checking a rule ---- */
 
 static int kind_reads_gate(gy_exit_kind k) {
     return k == GY_EXIT_GATE || k == GY_EXIT_GATE_DELAYED || k == GY_EXIT_SELECT;
+}
+
+/* Published thresholds of the zero-shot rules: docs/models/huginn.md, leaving early. No threshold of a gate is right
+ * for every model (1.0, that of the published Ouro code, never leaves early): NaN, it has to be given. */
+static double default_threshold(gy_exit_kind k) {
+    if (kind_reads_gate(k)) return NAN;
+    switch (k) {
+    case GY_EXIT_LATENT:
+        return 0.03;
+    case GY_EXIT_KL:
+        return 5e-4;
+    case GY_EXIT_ENTROPY:
+        return 1e-3;
+    case GY_EXIT_ARGMAX:
+        return 5;
+    default:
+        return 1;
+    }
+}
+
+/* 2 for the rules that leave by the gate, as the published engine has it; never more than max_loops allows. */
+static int32_t default_min_loops(const gy_exit_rule *r) {
+    return (r->kind == GY_EXIT_GATE || r->kind == GY_EXIT_GATE_DELAYED) && r->max_loops >= 2 ? 2 : 1;
+}
+
+gy_status gy_exit_rule_complete(gy_exit_rule *r, int has_gate, gy_err *err) {
+    double threshold = isnan(r->threshold) ? default_threshold(r->kind) : r->threshold;
+    if (isnan(threshold) && has_gate)
+        return gy_err_set(err, GY_E_ARG,
+                          "exit_threshold: not given; exit %s needs one (0 to 1; typical are 0.5 to 0.9)",
+                          gy_exit_name(r->kind));
+    r->threshold = threshold;
+    if (!r->min_loops) r->min_loops = default_min_loops(r);
+    return GY_OK;
 }
 
 /* What the rule's threshold must be, NULL if it is fine. fixed and trace have none: any number will do. */

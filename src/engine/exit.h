@@ -52,6 +52,10 @@ int gy_exit_parse(const char *name,
                   gy_exit_kind *out); /* "gate_delayed" -> ...; -1 unknown; "trace:FILE" is the CLI's */
 const char *gy_exit_name(gy_exit_kind k);
 void gy_exit_rule_default(gy_exit_rule *r, int32_t n_loop); /* fixed, min 1, max n_loop */
+/* What was not asked for: a NaN threshold and 0 min_loops become the rule's defaults; kind and max_loops are set.
+ * Refuses only a threshold that has to be given and was not (where there is a gate: without one, the check below says
+ * so). */
+gy_status gy_exit_rule_complete(gy_exit_rule *r, int has_gate, gy_err *err);
 /* Refuses: thresholds outside the rule's range or NaN, min > max, min < 1, max above the trained depth unless forced,
  * gate rules without a gate. Names field, found, allowed. */
 gy_status gy_exit_rule_check(const gy_exit_rule *r, const gy_exit_caps *caps, gy_err *err);

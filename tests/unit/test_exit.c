@@ -457,6 +457,57 @@ static void names_round_trip(void **state) {
     assert_string_equal(gy_exit_name((gy_exit_kind)77), "unknown");
 }
 
+/* The table "published thresholds" of docs/models/huginn.md; 2 loops for what leaves by the gate. */
+static void what_was_not_asked_for_is_completed(void **state) {
+    (void)state;
+    static const struct {
+        gy_exit_kind kind;
+        double threshold;
+        int32_t min;
+    } due[] = {{GY_EXIT_FIXED, 1, 1},      {GY_EXIT_LATENT, .03, 1}, {GY_EXIT_KL, .0005, 1},
+               {GY_EXIT_ENTROPY, .001, 1}, {GY_EXIT_ARGMAX, 5, 1},   {GY_EXIT_TRACE, 1, 1}};
+    gy_exit_rule r;
+    for (size_t i = 0; i < sizeof due / sizeof *due; i++) {
+        r = rule(due[i].kind, NAN, 0, 4);
+        assert_int_equal(gy_exit_rule_complete(&r, 0, NULL), GY_OK);
+        assert_true(r.threshold == due[i].threshold);
+        assert_int_equal(r.min_loops, due[i].min);
+        r = rule(due[i].kind, .25, 3, 4); /* what was asked for stays */
+        assert_int_equal(gy_exit_rule_complete(&r, 1, NULL), GY_OK);
+        assert_true(r.threshold == .25 && r.min_loops == 3 && r.max_loops == 4);
+    }
+    for (int max = 1; max <= 3; max++) {
+        static const gy_exit_kind kinds[] = {GY_EXIT_GATE, GY_EXIT_GATE_DELAYED, GY_EXIT_SELECT};
+        for (int k = 0; k < 3; k++) {
+            r = rule(kinds[k], .5, 0, max);
+            assert_int_equal(gy_exit_rule_complete(&r, 1, NULL), GY_OK);
+            assert_int_equal(r.min_loops, kinds[k] == GY_EXIT_SELECT || max == 1 ? 1 : 2);
+        }
+    }
+    r = rule(GY_EXIT_GATE, .5, -1, 4); /* not 0: for the check to refuse */
+    assert_int_equal(gy_exit_rule_complete(&r, 1, NULL), GY_OK);
+    assert_int_equal(r.min_loops, -1);
+}
+
+static void a_gate_has_no_default_threshold(void **state) {
+    (void)state;
+    static const gy_exit_kind kinds[] = {GY_EXIT_GATE, GY_EXIT_GATE_DELAYED, GY_EXIT_SELECT};
+    for (int k = 0; k < 3; k++) {
+        gy_exit_rule r = rule(kinds[k], NAN, 0, 4);
+        gy_err err = {0};
+        char due[96];
+        snprintf(due, sizeof due, "exit_threshold: not given; exit %s needs one (0 to 1", gy_exit_name(kinds[k]));
+        assert_int_equal(gy_exit_rule_complete(&r, 1, &err), GY_E_ARG);
+        if (strncmp(err.msg, due, strlen(due)) != 0) fail_msg("%s", err.msg);
+        assert_int_equal(r.min_loops, 0); /* untouched */
+        err = (gy_err){0};
+        assert_int_equal(gy_exit_rule_complete(&r, 0, &err), GY_OK);
+        assert_true(isnan(r.threshold));
+        assert_int_equal(gy_exit_rule_check(&r, &(gy_exit_caps){.n_loop = 4}, &err), GY_E_ARG);
+        assert_non_null(strstr(err.msg, "needs an exit gate"));
+    }
+}
+
 static void assert_rule(gy_exit_rule r, gy_exit_caps caps, const char *complaint) {
     gy_err err = {0};
     gy_status st = gy_exit_rule_check(&r, &caps, &err);
@@ -543,6 +594,8 @@ int main(void) {
         cmocka_unit_test(broken_logits_never_leave_early),
         cmocka_unit_test(needs_follow_the_rule),
         cmocka_unit_test(names_round_trip),
+        cmocka_unit_test(what_was_not_asked_for_is_completed),
+        cmocka_unit_test(a_gate_has_no_default_threshold),
         cmocka_unit_test(thresholds_have_ranges),
         cmocka_unit_test(loops_have_ranges),
         cmocka_unit_test(gate_rules_need_a_gate),

@@ -144,9 +144,9 @@ static inline void sim_make_job(sim_rand *r, sim_workload *w, int32_t i) {
     sim_make_prompt(r, w, i);
     s->max_tokens = sim_few(r, 24);
     s->priority = sim_in(r, -1, 2);
-    s->full_prompt = sim_chance(r, 80);
+    s->full_prompt = sim_chance(r, 70);
     s->use_cache = sim_chance(r, 80);
-    s->all_logits = sim_chance(r, 10);
+    s->all_logits = sim_chance(r, 20);
     s->space = sim_make_space(r);
     s->leader = -1;
     s->min_loops = sim_in(r, 1, w->shape.n_depth);

@@ -1,8 +1,8 @@
 """gyre run as an offline batch: --input with mixed requests, --output, interruption and restart.
 
-The program is $GYRE, or build/release/gyre. The oracle of a batch is the same lines run one by one: through one sequence
-and few rows at a time, and, for some of them, in processes of their own. Greedy cases of tests/golden are among the lines, so
-that both are also held against values that do not come from gyre.
+The oracle of a batch is the same lines run one by one: through one sequence and few rows at a time, and, for some of them,
+in processes of their own. Greedy cases of tests/golden are among the lines, so that both are also held against values that
+do not come from gyre.
 """
 
 import fcntl
@@ -20,26 +20,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-GYRE = os.environ.get("GYRE", str(ROOT / "build/release/gyre"))
-MODELS = ROOT / "tests/golden/models"
-FAMILIES = ["ouro", "nanbeige", "huginn"]
-OURO = MODELS / "ouro-tiny"
+from program import FAMILIES, GYRE, MODELS, OURO, SHORT, greedy_cases, greedy_line, ids_arg, write_lines
+from program import gyre as any_gyre
 
 
-def gyre(*args, stdin=None, code=0):
+def gyre(*args, **kw):
     if args[0] == "run" and "--threads" not in args:
         args += ("--threads", 1)  # these models are too small for a second one to help
-    p = subprocess.run([GYRE, *map(str, args)], input=stdin, capture_output=True, timeout=300)
-    out, err = p.stdout.decode("utf-8"), p.stderr.decode("utf-8")
-    assert p.returncode == code, f"exit code {p.returncode}, expected {code}\n{out}\n{err}"
-    assert "Sanitizer" not in err, err
-    return out, err
-
-
-def write_lines(path, lines):
-    path.write_text("".join(json.dumps(x) + "\n" for x in lines))
-    return path
+    return any_gyre(*args, **kw)
 
 
 def read_lines(path):
@@ -202,15 +190,8 @@ def test_stdout_keeps_the_order(mixed):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_golden_cases_in_a_batch(family, tmp_path):
-    cases = [c for c in json.loads((MODELS / f"{family}-tiny/expected.json").read_text())["cases"]
-             if c["kind"] == "greedy" and c["layout"] == "last_exited"]
-    lines = []
-    for c in cases * 4:
-        q = {"prompt_ids": c["ids"], "max_tokens": len(c["tokens"]), "ignore_eos": True, "exit": c["exit"],
-             "max_loops": c["max_loops"], "min_loops": min(c["min_loops"], c["max_loops"])}
-        if c["exit"] != "fixed":
-            q["exit_threshold"] = c["threshold"]
-        lines.append(q)
+    cases = [c for c in greedy_cases(family) if c["layout"] == "last_exited"]
+    lines = [greedy_line(c) for c in cases * 4]
     out = tmp_path / "out.jsonl"
     gyre("run", MODELS / f"{family}-tiny", "--dtype", "f32", "--input", write_lines(tmp_path / "in.jsonl", lines),
          "--output", out, "--prefix-cache", "on", "--max-seqs", 7)
@@ -220,62 +201,60 @@ def test_golden_cases_in_a_batch(family, tmp_path):
 
 # ---- the fields of a line ------------------------------------------------------------------------------------------------
 
-IDS = "196,48,160,99,153,64,294"
-
 
 def run_json(*args):
     return [json.loads(x) for x in gyre("run", *args, "--json")[0].splitlines()]
 
 
 def test_choices_have_their_own_draws_and_share_a_seed():
-    out = run_json(OURO, "--prompt-ids", IDS, "--prompt-ids", "5", "--n", 3, "--temperature", 1.2, "--max-tokens", 12,
+    out = run_json(OURO, "--prompt-ids", SHORT, "--prompt-ids", "5", "--n", 3, "--temperature", 1.2, "--max-tokens", 12,
                    "--ignore-eos", "--seed", 11)
     assert [(o["index"], o["choice"]) for o in out] == [(i, k) for i in range(2) for k in range(3)]
     assert all(o["seed"] == 11 for o in out) and len({tuple(o["token_ids"]) for o in out}) == 6
-    (one,) = run_json(OURO, "--prompt-ids", IDS, "--temperature", 1.2, "--max-tokens", 12, "--ignore-eos", "--seed", 11)
+    (one,) = run_json(OURO, "--prompt-ids", SHORT, "--temperature", 1.2, "--max-tokens", 12, "--ignore-eos", "--seed", 11)
     assert one["token_ids"] == out[0]["token_ids"] and "choice" not in one
-    text = gyre("run", OURO, "--prompt-ids", IDS, "--n", 2, "--max-tokens", 2, "--ignore-eos")[0]
+    text = gyre("run", OURO, "--prompt-ids", SHORT, "--n", 2, "--max-tokens", 2, "--ignore-eos")[0]
     assert re.findall(r"^=== (\S+):", text, re.M) == ["0.0", "0.1"]
 
 
 def test_a_drawn_seed_is_reported_and_repeats():
-    args = [OURO, "--prompt-ids", IDS, "--temperature", 1, "--max-tokens", 16, "--ignore-eos"]
+    args = [OURO, "--prompt-ids", SHORT, "--temperature", 1, "--max-tokens", 16, "--ignore-eos"]
     (a,), (b,) = run_json(*args), run_json(*args)
     assert a["seed"] != b["seed"] and a["token_ids"] != b["token_ids"] and max(a["seed"], b["seed"]) < 2**53
     (again,) = run_json(*args, "--seed", a["seed"])
     assert answer(again) == answer(a)
-    assert "seed" not in run_json(OURO, "--prompt-ids", IDS, "--max-tokens", 2)[0]
+    assert "seed" not in run_json(OURO, "--prompt-ids", SHORT, "--max-tokens", 2)[0]
     (big,) = run_json(*args, "--seed", 2**64 - 1)
     assert big["seed"] == str(2**64 - 1)
-    line = json.dumps({"prompt_ids": [int(i) for i in IDS.split(",")], "temperature": 1, "max_tokens": 16, "ignore_eos": True,
+    line = json.dumps({"prompt_ids": [int(i) for i in SHORT.split(",")], "temperature": 1, "max_tokens": 16, "ignore_eos": True,
                        "seed": big["seed"]})
     out = gyre("run", OURO, "--input", "-", "--json", stdin=line.encode())[0]
     assert answer(json.loads(out)) == answer(big)
 
 
 def test_prompt_logprobs_are_those_of_a_longer_and_longer_prompt():
-    ids = [int(i) for i in IDS.split(",")]
-    (o,) = run_json(OURO, "--prompt-ids", IDS, "--prompt-logprobs", 2, "--max-tokens", 1, "--dtype", "f32")
+    ids = [int(i) for i in SHORT.split(",")]
+    (o,) = run_json(OURO, "--prompt-ids", SHORT, "--prompt-logprobs", 2, "--max-tokens", 1, "--dtype", "f32")
     lp = o["prompt_logprobs"]
     assert len(lp) == len(ids) and lp[0] is None and [p["token_id"] for p in lp[1:]] == ids[1:]
     for k in range(1, len(ids)):
-        (c,) = run_json(OURO, "--prompt-ids", ",".join(map(str, ids[:k])), "--max-tokens", 1, "--dtype", "f32", "--ignore-eos",
+        (c,) = run_json(OURO, "--prompt-ids", ids_arg(ids[:k]), "--max-tokens", 1, "--dtype", "f32", "--ignore-eos",
                         "--logprobs", 2, "--logit-bias", f"{ids[k]}:100")
         assert c["token_ids"] == [ids[k]]  # forced, and its raw log probability is what the longer prompt reports
         assert c["logprobs"][0]["logprob"] == lp[k]["logprob"] and c["logprobs"][0]["top"] == lp[k]["top"]
-    two = run_json(OURO, "--prompt-ids", IDS, "--prompt-logprobs", 0, "--n", 2, "--max-tokens", 1)
+    two = run_json(OURO, "--prompt-ids", SHORT, "--prompt-logprobs", 0, "--n", 2, "--max-tokens", 1)
     assert len(two[0]["prompt_logprobs"]) == 7 and two[1]["prompt_logprobs"] is None
 
 
 def test_gates_are_those_of_eval(tmp_path):
     np = pytest.importorskip("numpy")
-    (o,) = run_json(OURO, "--prompt-ids", IDS, "--gates", "--max-tokens", 5, "--ignore-eos", "--dtype", "f32")
+    (o,) = run_json(OURO, "--prompt-ids", SHORT, "--gates", "--max-tokens", 5, "--ignore-eos", "--dtype", "f32")
     assert [len(g) for g in o["gates"]] == o["loops"] == [4] * 5
     ids = o["prompt_ids"] + o["token_ids"][:-1]
-    gyre("eval", OURO, "--dtype", "f32", "--prompt-ids", ",".join(map(str, ids)), "--gates", tmp_path / "g.npy")
+    gyre("eval", OURO, "--dtype", "f32", "--prompt-ids", ids_arg(ids), "--gates", tmp_path / "g.npy")
     want = np.load(tmp_path / "g.npy")[len(o["prompt_ids"]) - 1:]
     assert np.abs(np.array(o["gates"]) - want).max() < 1e-5
-    (o,) = run_json(OURO, "--prompt-ids", IDS, "--gates", "--max-tokens", 5, "--ignore-eos", "--max-loops", 2)
+    (o,) = run_json(OURO, "--prompt-ids", SHORT, "--gates", "--max-tokens", 5, "--ignore-eos", "--max-loops", 2)
     assert [len(g) for g in o["gates"]] == o["loops"]
 
 
@@ -291,9 +270,9 @@ def test_cached_tokens():
 
 
 def test_what_ended_the_text_is_said():
-    free = run_json(OURO, "--prompt-ids", IDS, "--ignore-eos", "--max-tokens", 12)[0]["token_ids"]
+    free = run_json(OURO, "--prompt-ids", SHORT, "--ignore-eos", "--max-tokens", 12)[0]["token_ids"]
     k = next(i for i in range(3, 12) if free.index(free[i]) == i)
-    args = [OURO, "--prompt-ids", IDS, "--ignore-eos", "--max-tokens", 12, "--stop-ids", f"{free[k]}"]
+    args = [OURO, "--prompt-ids", SHORT, "--ignore-eos", "--max-tokens", 12, "--stop-ids", f"{free[k]}"]
     (o,) = run_json(*args)
     assert o["token_ids"] == free[:k + 1] and o["finish_reason"] == "stop" and o["stop_reason"] == free[k]
     (o,) = run_json(*args, "--min-tokens", k)
@@ -305,7 +284,7 @@ def test_what_ended_the_text_is_said():
 
 
 def test_stop_strings_wait_for_min_tokens(models):
-    args = [models / "ouro", "--prompt-ids", IDS, "--ignore-eos", "--max-tokens", 60, "--temperature", 1, "--seed", 2,
+    args = [models / "ouro", "--prompt-ids", SHORT, "--ignore-eos", "--max-tokens", 60, "--temperature", 1, "--seed", 2,
             "--logit-bias", "122:6"]  # "w" often
     (free,) = run_json(*args)
     at = [i for i, t in enumerate(free["token_ids"]) if t == 3 + ord("w")]

@@ -1,8 +1,7 @@
 """The program as a user sees it: golden checkpoints, text, JSON forms, messages and exit codes.
 
-The program is $GYRE, or build/release/gyre. Expected values come from tests/golden (double precision, no code in common
-with gyre), from NumPy, or from the definition of the byte-level tokenizer; never from gyre's own output, except where two
-ways of asking must agree.
+Expected values come from tests/golden (program.py), from NumPy, or from the definition of the byte-level tokenizer; never
+from gyre's own output, except where two ways of asking must agree.
 """
 
 import json
@@ -17,46 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-GYRE = os.environ.get("GYRE", str(ROOT / "build/release/gyre"))
-MODELS = ROOT / "tests/golden/models"
-FAMILIES = ["ouro", "nanbeige", "huginn"]
-OURO = str(MODELS / "ouro-tiny")
-SHORT = "196,48,160,99,153,64,294"
-
-
-def gyre(*args, stdin=None, code=0, **kw):
-    """Runs gyre; returns (stdout, stderr) as text after checking the exit code."""
-    p = subprocess.run([GYRE, *map(str, args)], input=stdin, capture_output=True, timeout=300, **kw)
-    out, err = p.stdout.decode("utf-8"), p.stderr.decode("utf-8")
-    assert p.returncode == code, f"exit code {p.returncode}, expected {code}\n{out}\n{err}"
-    assert "Sanitizer" not in err, err
-    return out, err
+from program import (
+    FAMILIES, GYRE, MODELS, OURO, ROOT, SHORT, golden, greedy_cases, greedy_line, gyre, ids_arg, rule_of, write_lines,
+)
 
 
 def run_json(*args, **kw):
     return [json.loads(line) for line in gyre("run", *args, "--json", **kw)[0].splitlines()]
-
-
-def ids_arg(ids):
-    return ",".join(map(str, ids))
-
-
-def golden(family):
-    return json.loads((MODELS / f"{family}-tiny/expected.json").read_text())["cases"]
-
-
-def greedy_cases(family):
-    return [c for c in golden(family) if c["kind"] == "greedy"]
-
-
-def rule_of(case):
-    rule = {"exit": case["exit"], "min_loops": case["min_loops"], "max_loops": case["max_loops"]}
-    if case["exit"] != "fixed":
-        rule["exit_threshold"] = case["threshold"]
-    if rule["min_loops"] > rule["max_loops"]:
-        rule["min_loops"] = rule["max_loops"]
-    return rule
 
 
 # ---- golden checkpoints ------------------------------------------------------------------------------------------------
@@ -90,9 +56,7 @@ def test_greedy_all_rules_in_one_batch(family, max_rows, tmp_path):
     """Every case of one layout as lines of --input: other rules beside it change nothing, nor does the size of a pass."""
     for layout in {c["layout"] for c in greedy_cases(family)}:
         cases = [c for c in greedy_cases(family) if c["layout"] == layout]
-        lines = [{"prompt_ids": c["ids"], "max_tokens": len(c["tokens"]), "ignore_eos": True, **rule_of(c)} for c in cases]
-        path = tmp_path / "in.jsonl"
-        path.write_text("".join(json.dumps(x) + "\n" for x in lines))
+        path = write_lines(tmp_path / "in.jsonl", [greedy_line(c) for c in cases])
         out = run_json(MODELS / f"{family}-tiny", "--dtype", "f32", "--kv-layout", layout, "--max-rows", max_rows,
                        "--input", path)
         assert [(o["token_ids"], o["loops"]) for o in out] == [(c["tokens"], c["loops"]) for c in cases]

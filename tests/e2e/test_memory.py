@@ -5,7 +5,6 @@ The kernel's account of the running program is read, not gyre's own: RssAnon is 
 each of four planes) is left inside the figure, which makes the bound a little harder than promised.
 """
 
-import os
 import shutil
 import subprocess
 import tempfile
@@ -14,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-GYRE = os.environ.get("GYRE", str(ROOT / "build/release/gyre"))
+from program import GYRE, ROOT
+
 MB = 10**6
 BOUND = 300 * MB
 # 24 layers of 51,380,224 matrix elements and an LM head of 49152 x 2048 (ouro.md, constants), in BF16: what one token reads.

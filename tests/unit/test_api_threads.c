@@ -20,13 +20,17 @@ static gyre_request varied(int i, seen *s) {
 
 enum { N_REQ = 24 };
 
-static void by_hand(seen *s) {
-    gyre *g = must_open(DEMO, NULL);
-    memset(s, 0, N_REQ * sizeof *s);
+static void submit_varied(gyre *g, seen *s) {
     for (int i = 0; i < N_REQ; i++) {
         gyre_request r = varied(i, &s[i]);
         must_submit(g, &r);
     }
+}
+
+static void by_hand(seen *s) {
+    gyre *g = must_open(DEMO, NULL);
+    memset(s, 0, N_REQ * sizeof *s);
+    submit_varied(g, s);
     step_all(g);
     poll_all(g);
     gyre_close(g);
@@ -49,10 +53,7 @@ static void the_thread_equals_by_hand(void **state) {
     gyre *g = must_open(DEMO, NULL);
     gyre_err err = {0};
     assert_int_equal(gyre_start(g, &err), GYRE_OK);
-    for (int i = 0; i < N_REQ; i++) {
-        gyre_request r = varied(i, &t[i]);
-        must_submit(g, &r);
-    }
+    submit_varied(g, t);
     poll_requests(g, N_REQ);
     for (int i = 0; i < N_REQ; i++) seen_same(&s[i], &t[i]);
     assert_int_equal(gyre_start(g, &err), GYRE_E_ARG);
@@ -228,10 +229,7 @@ static void a_slow_poller_loses_nothing(void **state) {
     memset(t, 0, sizeof t);
     assert_int_equal(gyre_start(g, &err), GYRE_OK);
     int64_t finished = 0;
-    for (int i = 0; i < N_REQ; i++) {
-        gyre_request r = varied(i, &t[i]);
-        must_submit(g, &r);
-    }
+    submit_varied(g, t);
     while (finished < N_REQ) { /* the engine does not wait for us */
         sched_yield();
         gyre_get_stats(g, &st, sizeof st);

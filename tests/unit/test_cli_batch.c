@@ -3,25 +3,19 @@
  */
 #include "cli/cli_batch.h"
 
+#include "cli_test.h"
+
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 enum { SEED = 77 };
 
 typedef struct fixture {
-    gy_arena *arena;
-    gy_args a;
-    gy_jobs j;
-    gy_cli_model m;
-    gy_err err;
+    jobs_fixture q;
     gy_batch b;
     char dir[64], path[96];
 } fixture;
@@ -29,15 +23,9 @@ typedef struct fixture {
 static const char PROMPTS[] = "{\"prompt_ids\": [1, 2]}\n{\"prompt_ids\": [3], \"n\": 2}\n{\"prompt_ids\": [4]}\n";
 
 static void begin_with(fixture *f, const char *prompts) {
-    *f = (fixture){.arena = gy_arena_create(GY_MEM_CLI, 4096), .b = {.fd = -1}};
-    assert_non_null(f->arena);
-    gy_args_default(&f->a);
-    f->a.arena = f->j.arena = f->arena;
-    f->m.dir = "a-model";
-    f->m.d = (gy_model_desc){.family = "ouro", .n_vocab = 320, .n_loop = 4, .max_pos = 200, .has_gate = 1};
-    if (gy_jobs_add_jsonl(&f->j, &f->a, prompts, strlen(prompts), "in.jsonl", &f->err) < 0 ||
-        gy_jobs_prepare(&f->j, &f->m, &f->err) < 0)
-        fail_msg("%s", f->err.msg);
+    *f = (fixture){.b = {.fd = -1}};
+    jobs_begin(&f->q);
+    if (jobs_add(&f->q, prompts) < 0 || gy_jobs_prepare(&f->q.j, &f->q.m, &f->q.err) < 0) fail_msg("%s", f->q.err.msg);
     strcpy(f->dir, "/tmp/gyre-batch-XXXXXX");
     assert_non_null(mkdtemp(f->dir));
     snprintf(f->path, sizeof f->path, "%s/out.jsonl", f->dir);
@@ -51,21 +39,20 @@ static void end(fixture *f) {
     gy_batch_close(&f->b, NULL);
     unlink(f->path);
     rmdir(f->dir);
-    gy_jobs_fini(&f->j);
-    gy_arena_destroy(f->arena);
+    jobs_end(&f->q);
 }
 
 static gy_status reopen(fixture *f) {
     gy_batch_close(&f->b, NULL);
-    f->err = (gy_err){0};
-    return gy_batch_open(&f->b, f->path, &f->j, SEED, &f->err);
+    f->q.err = (gy_err){0};
+    return gy_batch_open(&f->b, f->path, &f->q.j, SEED, &f->q.err);
 }
 
 static void answer(fixture *f, size_t index) {
     gy_answer *a = NULL;
-    assert_int_equal(gy_answer_create(&f->j.job.data[index], &f->m, index, &f->err, &a), GY_OK);
+    assert_int_equal(gy_answer_create(&f->q.j.job.data[index], &f->q.m, index, &f->q.err, &a), GY_OK);
     gy_answer_refuse(a, "too long");
-    if (gy_batch_write(&f->b, a, &f->err) < 0) fail_msg("%s", f->err.msg);
+    if (gy_batch_write(&f->b, a, &f->q.err) < 0) fail_msg("%s", f->q.err.msg);
     gy_answer_free(a);
 }
 
@@ -86,7 +73,7 @@ static void put(const fixture *f, const char *text, size_t len) {
 static gy_str whole_file(fixture *f) {
     assert_int_equal(reopen(f), GY_OK);
     for (size_t i = 3; i-- > 0;) answer(f, i);
-    assert_int_equal(gy_batch_close(&f->b, &f->err), GY_OK);
+    assert_int_equal(gy_batch_close(&f->b, &f->q.err), GY_OK);
     return read_back(f);
 }
 
@@ -126,7 +113,7 @@ static void cut_at_every_byte(void **state) {
         size_t whole = (len >= ends[0]) + (len >= ends[1]) + (len >= ends[2]);
         size_t good = whole ? ends[whole - 1] : 0;
         put(&f, s.data, len);
-        if (reopen(&f) != GY_OK) fail_msg("%zu bytes: %s", len, f.err.msg);
+        if (reopen(&f) != GY_OK) fail_msg("%zu bytes: %s", len, f.q.err.msg);
         assert_int_equal(f.b.n_done, whole);
         assert_int_equal(f.b.cut, len - good);
         for (size_t i = 3; i-- > 0;)
@@ -147,8 +134,8 @@ static void refused(fixture *f, const char *text, const char *message) {
     put(f, text, strlen(text));
     assert_int_equal(reopen(f), GY_E_ARG);
     snprintf(want, sizeof want, "%s:%s", f->path, message);
-    if (strncmp(f->err.msg, want, strlen(want)) != 0) fail_msg("found '%s', expected '%s'", f->err.msg, want);
-    assert_non_null(strstr(f->err.msg, "name another file"));
+    if (strncmp(f->q.err.msg, want, strlen(want)) != 0) fail_msg("found '%s', expected '%s'", f->q.err.msg, want);
+    assert_non_null(strstr(f->q.err.msg, "name another file"));
     gy_str s = read_back(f);
     assert_string_equal(gy_str_z(&s), text); /* untouched */
     gy_str_free(&s);
@@ -195,8 +182,8 @@ static void what_is_not_ours_is_left_alone(void **state) {
     refused(&f, buf, "2: this is no JSON");
     put(&f, s.data, s.len);
     gy_batch other = {.fd = -1}; /* the same prompts for another model */
-    assert_int_equal(gy_batch_open(&other, f.path, &f.j, SEED + 1, &f.err), GY_E_ARG);
-    assert_non_null(strstr(f.err.msg, "1: this answer was made with other options or another model"));
+    assert_int_equal(gy_batch_open(&other, f.path, &f.q.j, SEED + 1, &f.q.err), GY_E_ARG);
+    assert_non_null(strstr(f.q.err.msg, "1: this answer was made with other options or another model"));
     free(two);
     free(one_0);
     free(one_1);
@@ -211,8 +198,8 @@ static void one_writer_at_a_time(void **state) {
     begin(&f);
     assert_int_equal(reopen(&f), GY_OK);
     gy_batch other = {.fd = -1};
-    assert_int_equal(gy_batch_open(&other, f.path, &f.j, SEED, &f.err), GY_E_IO);
-    assert_non_null(strstr(f.err.msg, "out.jsonl: another process is writing to it"));
+    assert_int_equal(gy_batch_open(&other, f.path, &f.q.j, SEED, &f.q.err), GY_E_IO);
+    assert_non_null(strstr(f.q.err.msg, "out.jsonl: another process is writing to it"));
     assert_int_equal(other.fd, -1);
     end(&f);
 }
@@ -224,23 +211,23 @@ static void bad_paths(void **state) {
     begin(&f);
     put(&f, "x", 1);
     gy_opt_item item = {&row, f.path, strlen(f.path)};
-    f.a.prompts = (gy_opt_list){&item, 1, 1};
-    assert_int_equal(gy_batch_check_path(f.path, &f.a, &f.err), GY_E_ARG);
-    assert_non_null(strstr(f.err.msg, "is the file that the prompts come from"));
+    f.q.a.prompts = (gy_opt_list){&item, 1, 1};
+    assert_int_equal(gy_batch_check_path(f.path, &f.q.a, &f.q.err), GY_E_ARG);
+    assert_non_null(strstr(f.q.err.msg, "is the file that the prompts come from"));
     char dotted[120], link_name[120];
     snprintf(dotted, sizeof dotted, "%s/./out.jsonl", f.dir);
-    assert_int_equal(gy_batch_check_path(dotted, &f.a, &f.err), GY_E_ARG);
+    assert_int_equal(gy_batch_check_path(dotted, &f.q.a, &f.q.err), GY_E_ARG);
     snprintf(link_name, sizeof link_name, "%s/link", f.dir);
     assert_int_equal(symlink(f.path, link_name), 0);
-    assert_int_equal(gy_batch_check_path(link_name, &f.a, &f.err), GY_E_ARG);
+    assert_int_equal(gy_batch_check_path(link_name, &f.q.a, &f.q.err), GY_E_ARG);
     unlink(link_name);
-    assert_int_equal(gy_batch_check_path("/no/such/file", &f.a, &f.err), GY_OK);
-    assert_int_equal(gy_batch_check_path("-", &f.a, &f.err), GY_E_ARG);
-    assert_int_equal(gy_batch_check_path("", &f.a, &f.err), GY_E_ARG);
-    assert_int_equal(gy_batch_open(&f.b, "/dev/null", &f.j, SEED, &f.err), GY_E_ARG);
-    assert_non_null(strstr(f.err.msg, "--output: /dev/null is no regular file"));
-    assert_int_equal(gy_batch_open(&f.b, "/no/such/dir/x", &f.j, SEED, &f.err), GY_E_IO);
-    assert_memory_equal(f.err.msg, "/no/such/dir/x: cannot open it to write: ", 41);
+    assert_int_equal(gy_batch_check_path("/no/such/file", &f.q.a, &f.q.err), GY_OK);
+    assert_int_equal(gy_batch_check_path("-", &f.q.a, &f.q.err), GY_E_ARG);
+    assert_int_equal(gy_batch_check_path("", &f.q.a, &f.q.err), GY_E_ARG);
+    assert_int_equal(gy_batch_open(&f.b, "/dev/null", &f.q.j, SEED, &f.q.err), GY_E_ARG);
+    assert_non_null(strstr(f.q.err.msg, "--output: /dev/null is no regular file"));
+    assert_int_equal(gy_batch_open(&f.b, "/no/such/dir/x", &f.q.j, SEED, &f.q.err), GY_E_IO);
+    assert_memory_equal(f.q.err.msg, "/no/such/dir/x: cannot open it to write: ", 41);
     end(&f);
 }
 
@@ -250,13 +237,13 @@ static void allocation_failures(void **state) {
     begin(&f);
     for (int64_t n = 1; n < 60; n++) {
         gy_answer *a = NULL;
-        f.err = (gy_err){0};
+        f.q.err = (gy_err){0};
         put(&f, "", 0);
         gy_mem_fail_after(n);
         gy_status st = reopen(&f);
-        if (st == GY_OK) st = gy_answer_create(&f.j.job.data[1], &f.m, 1, &f.err, &a);
+        if (st == GY_OK) st = gy_answer_create(&f.q.j.job.data[1], &f.q.m, 1, &f.q.err, &a);
         if (st == GY_OK) gy_answer_refuse(a, "too long");
-        if (st == GY_OK) st = gy_batch_write(&f.b, a, &f.err);
+        if (st == GY_OK) st = gy_batch_write(&f.b, a, &f.q.err);
         gy_mem_fail_after(0);
         gy_answer_free(a);
         gy_batch_close(&f.b, NULL);

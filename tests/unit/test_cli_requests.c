@@ -1,53 +1,20 @@
 /* Prompts to requests, without a model on disk: a description by hand, no tokenizer. */
-#include "cli/cli_requests.h"
+#include "cli_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-typedef struct fixture {
-    gy_arena *arena;
-    gy_args a;
-    gy_jobs j;
-    gy_cli_model m;
-    gy_err err;
-} fixture;
-
-static void begin(fixture *f) {
-    *f = (fixture){.arena = gy_arena_create(GY_MEM_CLI, 4096)};
-    assert_non_null(f->arena);
-    gy_args_default(&f->a);
-    f->a.arena = f->j.arena = f->arena;
-    f->m.dir = "a-model";
-    f->m.d = (gy_model_desc){.family = "ouro", .n_vocab = 320, .n_loop = 4, .max_pos = 200, .has_gate = 1};
-    f->m.eos[0] = 2;
-    f->m.n_eos = 1;
-}
-
-static void end(fixture *f) {
-    gy_jobs_fini(&f->j);
-    gy_arena_destroy(f->arena);
-}
-
-static gy_status add(fixture *f, const char *text) {
-    return gy_jobs_add_jsonl(&f->j, &f->a, text, strlen(text), "in.jsonl", &f->err);
-}
 
 static void lines_override_flags(void **state) {
-    fixture f;
+    jobs_fixture f;
     (void)state;
-    begin(&f);
+    jobs_begin(&f);
     f.a.req.max_tokens = 9;
     f.a.req.seed = (gy_opt_u64){5, 1};
-    assert_int_equal(add(&f,
-                         "{\"prompt_ids\": [1, 2]}\n\n"
-                         "{\"prompt_ids\": [3], \"max_tokens\": 4, \"temperature\": 0.5, \"top_k\": 3, \"top_p\": 0.9, "
-                         "\"min_p\": 0.1, \"seed\": 7, \"ignore_eos\": true, \"logprobs\": 2, \"exit\": \"gate\", "
-                         "\"exit_threshold\": 0.6, \"min_loops\": 1, \"max_loops\": 3}"),
-                     GY_OK);
+    assert_int_equal(
+        jobs_add(&f, "{\"prompt_ids\": [1, 2]}\n\n"
+                     "{\"prompt_ids\": [3], \"max_tokens\": 4, \"temperature\": 0.5, \"top_k\": 3, \"top_p\": 0.9, "
+                     "\"min_p\": 0.1, \"seed\": 7, \"ignore_eos\": true, \"logprobs\": 2, \"exit\": \"gate\", "
+                     "\"exit_threshold\": 0.6, \"min_loops\": 1, \"max_loops\": 3}"),
+        GY_OK);
     if (gy_jobs_prepare(&f.j, &f.m, &f.err) != GY_OK) fail_msg("%s", f.err.msg);
     assert_int_equal(f.j.job.len, 2);
     const gy_request *a = &f.j.job.data[0].rq, *b = &f.j.job.data[1].rq;
@@ -71,19 +38,19 @@ static void lines_override_flags(void **state) {
     assert_int_equal(b->exit.max_loops, 3);
     assert_int_equal(gy_jobs_max_len(&f.j, NULL), 11);
     assert_int_equal(gy_jobs_max_loops(&f.j, NULL), 4);
-    end(&f);
+    jobs_end(&f);
 }
 
 static void default_length_gives_way_to_the_context(void **state) {
-    fixture f;
+    jobs_fixture f;
     (void)state;
-    begin(&f);
-    assert_int_equal(add(&f, "{\"prompt_ids\": [1]}\n{\"prompt_ids\": [1]}\n"), GY_OK);
+    jobs_begin(&f);
+    assert_int_equal(jobs_add(&f, "{\"prompt_ids\": [1]}\n{\"prompt_ids\": [1]}\n"), GY_OK);
     for (int i = 0; i < 149; i++) assert_int_equal(gy_vec_push(&f.j.job.data[1].ids, GY_MEM_CLI, 7), 0);
     assert_int_equal(gy_jobs_prepare(&f.j, &f.m, &f.err), GY_OK);
     assert_int_equal(f.j.job.data[0].rq.max_tokens, 128);
     assert_int_equal(f.j.job.data[1].rq.max_tokens, 50);
-    end(&f);
+    jobs_end(&f);
 }
 
 static void bad_lines(void **state) {
@@ -127,23 +94,24 @@ static void bad_lines(void **state) {
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fixture f;
-        begin(&f);
-        gy_status st = add(&f, cases[i].text);
+        jobs_fixture f;
+        jobs_begin(&f);
+        gy_status st = jobs_add(&f, cases[i].text);
         if (st == GY_OK) st = gy_jobs_prepare(&f.j, &f.m, &f.err);
         assert_true(st < 0);
         if (strncmp(f.err.msg, cases[i].message, strlen(cases[i].message)) != 0)
             fail_msg("%s: found '%s', expected '%s'", cases[i].text, f.err.msg, cases[i].message);
-        end(&f);
+        jobs_end(&f);
     }
 }
 
 static void new_fields_reach_the_request(void **state) {
-    fixture f;
+    jobs_fixture f;
     (void)state;
-    begin(&f);
+    jobs_begin(&f);
     assert_int_equal(
-        add(&f,
+        jobs_add(
+            &f,
             "{\"prompt_ids\": [1], \"n\": 3, \"min_tokens\": 2, \"repetition_penalty\": 1.25, \"presence_penalty\": "
             "-0.5, \"frequency_penalty\": 0.25, \"logit_bias\": {\"5\": -100, \"7\": 1.5}, \"stop_ids\": [9, 8], "
             "\"prompt_logprobs\": 4, \"gates\": true, \"priority\": -3, \"cache_salt\": \"me\", \"no_cache\": "
@@ -169,40 +137,41 @@ static void new_fields_reach_the_request(void **state) {
     assert_int_equal(c->n_stop_ids, 1);
     assert_true(c->n == 1 && c->sample.n_bias == 0 && c->prompt_logprobs == -1 && !c->want_gates && !c->n_salt);
     assert_true(c->sample.repetition_penalty == 1 && c->sample.presence_penalty == 0);
-    end(&f);
+    jobs_end(&f);
 }
 
 static void gates_and_salts_have_their_limits(void **state) {
     char line[400], salt[130];
     (void)state;
     for (int n = 128; n <= 129; n++) {
-        fixture f;
+        jobs_fixture f;
         memset(salt, 's', sizeof salt);
         salt[n] = '\0';
         snprintf(line, sizeof line, "{\"prompt_ids\": [1], \"cache_salt\": \"%s\"}", salt);
-        begin(&f);
-        gy_status st = add(&f, line);
+        jobs_begin(&f);
+        gy_status st = jobs_add(&f, line);
         if (st == GY_OK) st = gy_jobs_prepare(&f.j, &f.m, &f.err);
         assert_int_equal(st, n == 128 ? GY_OK : GY_E_ARG);
         if (n > 128) assert_string_equal(f.err.msg, "in.jsonl:1: cache_salt: found 129 bytes, expected at most 128");
-        end(&f);
+        jobs_end(&f);
     }
-    fixture f;
-    begin(&f);
+    jobs_fixture f;
+    jobs_begin(&f);
     f.m.d.has_gate = 0;
-    assert_int_equal(add(&f, "{\"prompt_ids\": [1], \"gates\": true}"), GY_OK);
+    assert_int_equal(jobs_add(&f, "{\"prompt_ids\": [1], \"gates\": true}"), GY_OK);
     assert_int_equal(gy_jobs_prepare(&f.j, &f.m, &f.err), GY_E_ARG);
     assert_string_equal(f.err.msg, "in.jsonl:1: gates: this ouro model has no exit gate");
-    end(&f);
+    jobs_end(&f);
 }
 
 /* A good line that can never fit is marked, the others stay; on the command line it is an error. */
 static void what_cannot_fit_is_marked(void **state) {
-    fixture f;
+    jobs_fixture f;
     (void)state;
-    begin(&f);
+    jobs_begin(&f);
     assert_int_equal(
-        add(&f, "{\"prompt_ids\": [1]}\n{\"prompt_ids\": [1], \"max_tokens\": 200}\n{\"prompt_ids\": [2]}"), GY_OK);
+        jobs_add(&f, "{\"prompt_ids\": [1]}\n{\"prompt_ids\": [1], \"max_tokens\": 200}\n{\"prompt_ids\": [2]}"),
+        GY_OK);
     assert_int_equal(gy_jobs_prepare(&f.j, &f.m, &f.err), GY_OK);
     assert_null(f.j.job.data[0].refused);
     assert_string_equal(f.j.job.data[1].refused,
@@ -214,15 +183,15 @@ static void what_cannot_fit_is_marked(void **state) {
     f.j.job.data[1].from_file = 0;
     assert_int_equal(gy_jobs_prepare(&f.j, &f.m, &f.err), GY_E_LIMIT);
     assert_memory_equal(f.err.msg, "--prompt: 1 tokens and", 22);
-    end(&f);
+    jobs_end(&f);
 }
 
 static uint64_t hash_of(const char *line, uint64_t seed) {
-    fixture f;
-    begin(&f);
-    if (add(&f, line) != GY_OK || gy_jobs_prepare(&f.j, &f.m, &f.err) != GY_OK) fail_msg("%s", f.err.msg);
+    jobs_fixture f;
+    jobs_begin(&f);
+    if (jobs_add(&f, line) != GY_OK || gy_jobs_prepare(&f.j, &f.m, &f.err) != GY_OK) fail_msg("%s", f.err.msg);
     uint64_t h = gy_job_hash(&f.j.job.data[0], seed);
-    end(&f);
+    jobs_end(&f);
     return h;
 }
 
@@ -277,9 +246,9 @@ static void hash_of_a_request(void **state) {
 }
 
 static void flags_are_named_as_flags(void **state) {
-    fixture f;
+    jobs_fixture f;
     (void)state;
-    begin(&f);
+    jobs_begin(&f);
     f.a.req.max_loops = 9;
     gy_opt row = {.name = "prompt-ids"};
     gy_opt_item item = {&row, "5, 6 7", 6};
@@ -288,7 +257,7 @@ static void flags_are_named_as_flags(void **state) {
     assert_int_equal(f.j.job.data[0].ids.len, 3);
     assert_int_equal(gy_jobs_prepare(&f.j, &f.m, &f.err), GY_E_ARG);
     assert_memory_equal(f.err.msg, "--max-loops: found 9", 20);
-    end(&f);
+    jobs_end(&f);
 }
 
 static void ids_text(void **state) {
@@ -320,12 +289,12 @@ static void ids_text(void **state) {
 }
 
 static void no_prompt(void **state) {
-    fixture f;
+    jobs_fixture f;
     (void)state;
-    begin(&f);
+    jobs_begin(&f);
     assert_int_equal(gy_jobs_collect(&f.j, &f.a, NULL, &f.err), GY_E_ARG);
     assert_memory_equal(f.err.msg, "no prompt; give one of --prompt", 31);
-    end(&f);
+    jobs_end(&f);
 }
 
 /* Not inside the JSON parser: jansson 2.14 itself does not survive a failed allocation while it parses. */
@@ -334,14 +303,14 @@ static void allocation_failures(void **state) {
     gy_opt_item items[] = {{&row, "5,6,7,8,9,10,11,12,13", 21}, {&row, "1", 1}, {&row, "2", 1}};
     (void)state;
     for (int64_t n = 1; n < 40; n++) {
-        fixture f;
-        begin(&f);
+        jobs_fixture f;
+        jobs_begin(&f);
         f.a.prompts = (gy_opt_list){items, 3, 3};
         gy_mem_fail_after(n);
         gy_status st = gy_jobs_collect(&f.j, &f.a, NULL, &f.err);
         if (st == GY_OK) st = gy_jobs_prepare(&f.j, &f.m, &f.err);
         gy_mem_fail_after(0);
-        end(&f);
+        jobs_end(&f);
         assert_true(st == GY_OK || st == GY_E_NOMEM);
         if (st == GY_OK) {
             assert_true(n > 3); /* some allocations did fail before */

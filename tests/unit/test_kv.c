@@ -7,9 +7,9 @@
 #include "base/philox.h"
 #include "ops/ops.h"
 
-#include <setjmp.h>
+#include "kv_test.h"
+
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,47 +17,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 _Static_assert((int)GY_KV_BLOCK_LEN == (int)GY_BLOCK_SLOTS, "kv.h and ops.h disagree on the block length");
 
-static char arena_mem[1]; /* the KV code never touches the arena: any address will do */
-static void *const ARENA[GY_KV_GROUPS] = {arena_mem, arena_mem};
-
-static gy_kv_config config_make(gy_kv_layout layout, int k, int n_loop, int n_block) {
-    gy_kv_config c = {.layout = layout, .cyclic_k = k, .n_loop = n_loop, .n_head_kv = 2, .head_dim = 4};
-    c.n_layer[GY_KV_CORE] = 2;
-    c.n_layer[GY_KV_BOUNDARY] = 1;
-    c.dtype = GY_BF16;
-    c.n_block[GY_KV_CORE] = n_block;
-    c.n_block[GY_KV_BOUNDARY] = n_block;
-    c.n_park[GY_KV_CORE] = n_block;
-    c.n_park[GY_KV_BOUNDARY] = n_block;
-    c.max_seqs = 4;
-    c.max_len = 70;
-    return c;
-}
-
-static gy_kv *kv_make(const gy_kv_config *c) {
-    gy_kv *kv = NULL;
-    gy_err err = {0};
-    assert_int_equal(gy_kv_create(c, ARENA, &err, &kv), GY_OK);
-    return kv;
-}
-
-static void assert_valid(const gy_kv *kv) {
-    char why[256] = "";
-    if (!gy_kv_is_valid(kv, why, sizeof why)) fail_msg("%s", why);
-}
-
 static int32_t entry(const gy_kv *kv, int32_t seq, int32_t depth, int32_t pos) {
-    return gy_kv_map(kv, GY_KV_CORE)[gy_kv_map_off(kv, GY_KV_CORE, seq, depth) + pos];
+    return kv_entry(kv, GY_KV_CORE, seq, depth, pos);
 }
 
 static int32_t claim(gy_kv *kv, int32_t seq, int32_t depth, int32_t pos) {
-    int32_t slot = -7;
-    assert_int_equal(gy_kv_claim(kv, GY_KV_CORE, seq, depth, pos, &slot), GY_OK);
-    return slot;
+    return kv_claim(kv, GY_KV_CORE, seq, depth, pos);
 }
 
 /* ---- sizes ---- */
@@ -84,7 +51,7 @@ static void sizes_match_published_figures(void **state) {
 
 static void blocks_and_planes_follow_the_layout(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 5, 10);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 5, 10);
     assert_int_equal(gy_kv_blocks_for(&c, GY_KV_CORE, 0), 0);
     assert_int_equal(gy_kv_blocks_for(&c, GY_KV_CORE, 1), 5);
     assert_int_equal(gy_kv_blocks_for(&c, GY_KV_CORE, 16), 5);
@@ -137,7 +104,7 @@ static void assert_refused(gy_kv_config c, const char *field) {
 
 static void create_refuses_bad_configs(void **state) {
     (void)state;
-    const gy_kv_config good = config_make(GY_KV_CYCLIC, 2, 4, 8);
+    const gy_kv_config good = kv_config(GY_KV_CYCLIC, 2, 4, 8);
     gy_kv_config c;
     c = good, c.n_loop = 0, assert_refused(c, "n_loop");
     c = good, c.cyclic_k = 0, assert_refused(c, "cyclic_k");
@@ -163,7 +130,7 @@ static void create_refuses_bad_configs(void **state) {
 
 static void create_survives_failing_allocations(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 4, 8);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 4, 8);
     gy_mem_stats before, after;
     gy_status st = GY_E_NOMEM;
     int n = 0;
@@ -190,7 +157,7 @@ static void create_survives_failing_allocations(void **state) {
 /* A map that no machine can hold is refused, not attempted with a wrapped size. */
 static void create_refuses_impossible_maps(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 1 << 12, 8);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 1 << 12, 8);
     gy_kv *kv = NULL;
     gy_err err = {0};
     c.max_len = 1 << 26;
@@ -203,7 +170,7 @@ static void create_refuses_impossible_maps(void **state) {
 
 static void seq_open_limits(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 8);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 2, 8);
     gy_kv *kv = kv_make(&c);
     int32_t seq[4], other = -9;
     assert_int_equal(gy_kv_seq_open(kv, 0, &other), GY_E_LIMIT);
@@ -223,7 +190,7 @@ static void seq_open_limits(void **state) {
 
 static void last_exited_reads_the_last_loop_that_ran(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 4, 8);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 4, 8);
     gy_kv *kv = kv_make(&c);
     int32_t seq, a[4], b[2], d0;
     assert_int_equal(gy_kv_seq_open(kv, 70, &seq), GY_OK);
@@ -252,7 +219,7 @@ static void last_exited_reads_the_last_loop_that_ran(void **state) {
 
 static void shared_gives_one_slot(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_SHARED, 0, 3, 8);
+    gy_kv_config c = kv_config(GY_KV_SHARED, 0, 3, 8);
     gy_kv *kv = kv_make(&c);
     int32_t seq, slot[2];
     assert_int_equal(gy_kv_seq_open(kv, 70, &seq), GY_OK);
@@ -272,7 +239,7 @@ static void shared_gives_one_slot(void **state) {
 
 static void cyclic_wraps_and_fills_what_is_missing(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_CYCLIC, 3, 7, 8);
+    gy_kv_config c = kv_config(GY_KV_CYCLIC, 3, 7, 8);
     gy_kv *kv = kv_make(&c);
     int32_t seq, a[3], b[2];
     assert_int_equal(gy_kv_seq_open(kv, 70, &seq), GY_OK);
@@ -291,7 +258,7 @@ static void cyclic_wraps_and_fills_what_is_missing(void **state) {
 
 static void planes_use_blocks_as_deep_as_tokens_run(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 4, 40);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 4, 40);
     gy_kv *kv = kv_make(&c);
     int32_t seq;
     assert_int_equal(gy_kv_seq_open(kv, 70, &seq), GY_OK);
@@ -310,7 +277,7 @@ static void planes_use_blocks_as_deep_as_tokens_run(void **state) {
 
 static void model_without_boundary(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 8);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 2, 8);
     c.n_layer[GY_KV_BOUNDARY] = 0;
     c.n_block[GY_KV_BOUNDARY] = 0;
     gy_kv *kv = NULL;
@@ -331,7 +298,7 @@ static void model_without_boundary(void **state) {
 
 static void held_blocks_outlive_their_sequence(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 8);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 2, 8);
     gy_kv *kv = kv_make(&c);
     int32_t seq, block;
     assert_int_equal(gy_kv_seq_open(kv, 70, &seq), GY_OK);
@@ -354,28 +321,17 @@ static void held_blocks_outlive_their_sequence(void **state) {
 /* ---- sharing, rewinding, parking, by hand ---- */
 
 static void boundary(gy_kv *kv, int32_t seq, int32_t pos) {
-    int32_t slot;
-    assert_int_equal(gy_kv_claim(kv, GY_KV_BOUNDARY, seq, 0, pos, &slot), GY_OK);
+    kv_claim(kv, GY_KV_BOUNDARY, seq, 0, pos);
 }
 
 /* Tokens [from, to) run depths 0..e and leave. */
 static void run(gy_kv *kv, int32_t seq, int32_t from, int32_t to, int32_t e) {
-    for (int32_t pos = from; pos < to; pos++) {
-        boundary(kv, seq, pos);
-        for (int32_t d = 0; d <= e; d++) claim(kv, seq, d, pos);
-        gy_kv_exit(kv, seq, pos, e);
-    }
-}
-
-static int32_t open_seq(gy_kv *kv) {
-    int32_t seq;
-    assert_int_equal(gy_kv_seq_open(kv, 70, &seq), GY_OK);
-    return seq;
+    kv_run(kv, seq, from, to, e + 1);
 }
 
 static void claim_takes_says_which_claims_need_a_block(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_CYCLIC, 2, 4, 40);
+    gy_kv_config c = kv_config(GY_KV_CYCLIC, 2, 4, 40);
     gy_kv *kv = kv_make(&c);
     int32_t seq = open_seq(kv);
     assert_true(gy_kv_claim_takes(kv, GY_KV_CORE, seq, 0, 0));
@@ -397,7 +353,7 @@ static void claim_takes_says_which_claims_need_a_block(void **state) {
 /* Four choices of one prompt of 40 tokens: two block rows are shared, what follows is private. */
 static void choices_share_the_prompt(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 3, 60);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 3, 60);
     gy_kv *kv = kv_make(&c);
     int32_t seq[4];
     for (int i = 0; i < 4; i++) seq[i] = open_seq(kv);
@@ -428,7 +384,7 @@ static void choices_share_the_prompt(void **state) {
 /* Trained depth 2 of 7 forced loops under three planes: plane 2 was never written, its readers see plane 1. */
 static void share_keeps_what_deeper_depths_read(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_CYCLIC, 3, 7, 60);
+    gy_kv_config c = kv_config(GY_KV_CYCLIC, 3, 7, 60);
     gy_kv *kv = kv_make(&c);
     int32_t a = open_seq(kv), b = open_seq(kv);
     run(kv, a, 0, 16, 1);
@@ -446,7 +402,7 @@ static void share_keeps_what_deeper_depths_read(void **state) {
 
 static void truncate_rewinds_each_plane(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 3, 60);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 3, 60);
     gy_kv *kv = kv_make(&c);
     int32_t seq = open_seq(kv);
     run(kv, seq, 0, 20, 2);
@@ -484,7 +440,7 @@ static void truncate_rewinds_each_plane(void **state) {
 /* Rows may go from under a sequence whole: the others keep them. */
 static void truncate_leaves_shared_rows_to_others(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 60);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 2, 60);
     gy_kv *kv = kv_make(&c);
     int32_t a = open_seq(kv), b = open_seq(kv);
     run(kv, a, 0, 35, 1);
@@ -501,7 +457,7 @@ static void truncate_leaves_shared_rows_to_others(void **state) {
 /* A token in flight with only its first loops claimed stays as it is; those behind it go. */
 static void truncate_keeps_tokens_in_flight(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 3, 60);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 3, 60);
     gy_kv *kv = kv_make(&c);
     int32_t seq = open_seq(kv);
     run(kv, seq, 0, 3, 2);
@@ -541,7 +497,7 @@ static gy_status restore(gy_kv *kv, int32_t seq) {
 
 static void parked_blocks_come_back_elsewhere(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 8);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 2, 8);
     gy_kv *kv = kv_make(&c);
     int32_t a = open_seq(kv), b = open_seq(kv);
     run(kv, a, 0, 16, 1);
@@ -576,7 +532,7 @@ static void parked_blocks_come_back_elsewhere(void **state) {
 
 static void parking_needs_room_in_both_groups(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 8);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 2, 8);
     c.n_park[GY_KV_CORE] = 4;
     c.n_park[GY_KV_BOUNDARY] = 1;
     gy_kv *kv = kv_make(&c);
@@ -609,7 +565,7 @@ static void parking_needs_room_in_both_groups(void **state) {
 
 static void parking_is_impossible_without_park_blocks(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 8);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 2, 8);
     c.n_park[GY_KV_CORE] = c.n_park[GY_KV_BOUNDARY] = 0;
     gy_kv *kv = kv_make(&c);
     int32_t a = open_seq(kv);
@@ -623,7 +579,7 @@ static void parking_is_impossible_without_park_blocks(void **state) {
  * own. */
 static void parking_unshares(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 12);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 2, 12);
     gy_kv *kv = kv_make(&c);
     int32_t a = open_seq(kv), b = open_seq(kv);
     run(kv, a, 0, 20, 1);
@@ -851,8 +807,8 @@ static void random_workloads_match_the_naive_model(void **state) {
                  {GY_KV_CYCLIC, 1, 3},      {GY_KV_CYCLIC, 2, 7},      {GY_KV_CYCLIC, 3, 7},      {GY_KV_CYCLIC, 4, 4}};
     int n_again = 0;
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
-        gy_kv_config roomy = config_make(shape[i].layout, shape[i].k, shape[i].n_loop, BLOCKS);
-        gy_kv_config tight = config_make(shape[i].layout, shape[i].k, shape[i].n_loop, 9);
+        gy_kv_config roomy = kv_config(shape[i].layout, shape[i].k, shape[i].n_loop, BLOCKS);
+        gy_kv_config tight = kv_config(shape[i].layout, shape[i].k, shape[i].n_loop, 9);
         assert_int_equal(workload(roomy, 100 + i, 12000), 0);
         n_again += workload(tight, 200 + i, 12000);
         tight.n_block[GY_KV_CORE] = 40;
@@ -865,7 +821,7 @@ static void random_workloads_match_the_naive_model(void **state) {
 /* GY_AGAIN leaves map, lengths and counts as they were, and the claim succeeds once a block is free. */
 static void again_changes_nothing(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 3, 2);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 3, 2);
     gy_kv *kv = kv_make(&c);
     int32_t a, b, slot = -5;
     assert_int_equal(gy_kv_seq_open(kv, 70, &a), GY_OK);
@@ -907,7 +863,7 @@ static void plant(const gy_kv *kv, int32_t *where, int32_t value, const char *wh
 
 /* Two open sequences of 20 and 5 tokens: seq 0 in the core to depth 2, every third token leaves after depth 0. */
 static gy_kv *planted_kv(gy_kv_layout layout, int k, int n_loop) {
-    gy_kv_config c = config_make(layout, k, n_loop, 30);
+    gy_kv_config c = kv_config(layout, k, n_loop, 30);
     gy_kv *kv = kv_make(&c);
     for (int s = 0; s < 2; s++) {
         int32_t seq;
@@ -983,7 +939,7 @@ static void checker_finds_corrupt_sequences(void **state) {
 /* Sequence 0 shares a row with 1; 2 is parked. */
 static void checker_finds_corrupt_sharing_and_parking(void **state) {
     (void)state;
-    gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 30);
+    gy_kv_config c = kv_config(GY_KV_LAST_EXITED, 0, 2, 30);
     gy_kv *kv = kv_make(&c);
     kv_pool *p = &kv->pool[GY_KV_CORE];
     for (int s = 0; s < 3; s++) assert_int_equal(open_seq(kv), s);

@@ -7,59 +7,28 @@
 #include "base/mem.h"
 
 #include "base_test.h"
+#include "kv_test.h"
 
 #include <stdlib.h>
 
-static char arena_mem[1]; /* the KV code never touches the arena: any address will do */
-static void *const ARENA[GY_KV_GROUPS] = {arena_mem, arena_mem};
 static const gy_prefix_space PLAIN = {0};
 
 static gy_kv_config config_make(gy_kv_layout layout, int k, int n_loop, int n_block, int boundary) {
-    gy_kv_config c = {.layout = layout, .cyclic_k = k, .n_loop = n_loop, .n_head_kv = 2, .head_dim = 4};
-    c.n_layer[GY_KV_CORE] = 2;
-    c.n_layer[GY_KV_BOUNDARY] = boundary;
-    c.dtype = GY_BF16;
-    c.n_block[GY_KV_CORE] = n_block;
-    c.n_block[GY_KV_BOUNDARY] = boundary ? n_block : 0;
+    gy_kv_config c = kv_config(layout, k, n_loop, n_block);
     c.n_park[GY_KV_CORE] = 8;
+    c.n_layer[GY_KV_BOUNDARY] = boundary;
+    c.n_block[GY_KV_BOUNDARY] = boundary ? n_block : 0;
     c.n_park[GY_KV_BOUNDARY] = boundary ? 8 : 0;
     c.max_seqs = 6;
     c.max_len = 100;
     return c;
 }
 
-static gy_kv *kv_make(const gy_kv_config *c, int depth) {
-    gy_kv *kv = NULL;
+static gy_kv *cached_make(const gy_kv_config *c, int depth) {
+    gy_kv *kv = kv_make(c);
     gy_err err = {0};
-    assert_int_equal(gy_kv_create(c, ARENA, &err, &kv), GY_OK);
     assert_int_equal(gy_prefix_create(kv, depth, &err), GY_OK);
     return kv;
-}
-
-static void assert_valid(const gy_kv *kv) {
-    char why[256] = "";
-    if (!gy_kv_is_valid(kv, why, sizeof why)) fail_msg("%s", why);
-}
-
-static int32_t entry(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t depth, int32_t pos) {
-    return gy_kv_map(kv, g)[gy_kv_map_off(kv, g, seq, depth) + pos];
-}
-
-/* Tokens [from, to) run `depth` loops and leave. */
-static void run(gy_kv *kv, int32_t seq, int32_t from, int32_t to, int32_t depth) {
-    int32_t slot;
-    for (int32_t pos = from; pos < to; pos++) {
-        if (gy_kv_get_config(kv)->n_layer[GY_KV_BOUNDARY])
-            assert_int_equal(gy_kv_claim(kv, GY_KV_BOUNDARY, seq, 0, pos, &slot), GY_OK);
-        for (int32_t d = 0; d < depth; d++) assert_int_equal(gy_kv_claim(kv, GY_KV_CORE, seq, d, pos, &slot), GY_OK);
-        gy_kv_exit(kv, seq, pos, depth - 1);
-    }
-}
-
-static int32_t open_seq(gy_kv *kv) {
-    int32_t seq;
-    assert_int_equal(gy_kv_seq_open(kv, 100, &seq), GY_OK);
-    return seq;
 }
 
 /* tok[i] = base + i */
@@ -79,11 +48,11 @@ static void a_hit_is_what_a_cold_run_would_have_made(void **state) {
     tokens(tok, 100, 7);
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
         gy_kv_config c = config_make(shape[i].layout, shape[i].k, shape[i].n_loop, 60, shape[i].boundary);
-        gy_kv *kv = kv_make(&c, shape[i].depth);
+        gy_kv *kv = cached_make(&c, shape[i].depth);
         int32_t a = open_seq(kv), b, alone[GY_KV_GROUPS], planes = gy_kv_n_plane(&c, GY_KV_CORE);
         int32_t n_own = shape[i].depth < planes ? shape[i].depth : planes;
         gy_prefix_cursor ca = {0}, cb;
-        run(kv, a, 0, 40, shape[i].depth);
+        kv_run(kv, a, 0, 40, shape[i].depth);
         gy_prefix_publish(kv, &PLAIN, tok, 40, a, &ca);
         assert_int_equal(ca.n_row, 2);
         assert_valid(kv);
@@ -94,16 +63,17 @@ static void a_hit_is_what_a_cold_run_would_have_made(void **state) {
         assert_valid(kv);
         for (int d = 0; d < shape[i].n_loop; d++)
             for (int pos = 0; pos < 48; pos++)
-                assert_int_equal(entry(kv, GY_KV_CORE, b, d, pos), pos < 32 ? entry(kv, GY_KV_CORE, a, d, pos) : -1);
+                assert_int_equal(kv_entry(kv, GY_KV_CORE, b, d, pos),
+                                 pos < 32 ? kv_entry(kv, GY_KV_CORE, a, d, pos) : -1);
         for (int pos = 0; pos < 48 && shape[i].boundary; pos++)
-            assert_int_equal(entry(kv, GY_KV_BOUNDARY, b, 0, pos),
-                             pos < 32 ? entry(kv, GY_KV_BOUNDARY, a, 0, pos) : -1);
+            assert_int_equal(kv_entry(kv, GY_KV_BOUNDARY, b, 0, pos),
+                             pos < 32 ? kv_entry(kv, GY_KV_BOUNDARY, a, 0, pos) : -1);
         assert_int_equal(gy_kv_seq_blocks(kv, GY_KV_CORE, b), 2 * n_own);
         assert_int_equal(gy_kv_seq_blocks(kv, GY_KV_BOUNDARY, b), shape[i].boundary ? 2 : 0);
         for (int plane = 0; plane < planes; plane++)
             assert_int_equal(gy_kv_plane_len(kv, GY_KV_CORE, b, plane), plane < n_own ? 32 : 0);
         gy_kv_seq_close(kv, a);
-        run(kv, b, 32, 60, shape[i].depth); /* goes on in blocks of its own */
+        kv_run(kv, b, 32, 60, shape[i].depth); /* goes on in blocks of its own */
         assert_valid(kv);
         gy_prefix_publish(kv, &PLAIN, tok, 60, b, &cb);
         assert_int_equal(cb.n_row, 3);
@@ -130,7 +100,7 @@ static int32_t match(const gy_kv *kv, const gy_prefix_space *sp, const int32_t *
 static int32_t request(gy_kv *kv, const gy_prefix_space *sp, const int32_t *tok, int32_t n) {
     gy_prefix_cursor c;
     int32_t seq = open_seq(kv), found = gy_prefix_attach(kv, sp, tok, n, seq, &c);
-    run(kv, seq, found, n, kv->prefix->depth);
+    kv_run(kv, seq, found, n, kv->prefix->depth);
     gy_prefix_publish(kv, sp, tok, n, seq, &c);
     gy_kv_seq_close(kv, seq);
     assert_valid(kv);
@@ -150,7 +120,7 @@ static void only_whole_rows_that_are_equal_are_found(void **state) {
     gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 60, 1);
     int32_t tok[100], other[100];
     for (int collide = 0; collide < 2; collide++) {
-        gy_kv *kv = kv_make(&c, 2);
+        gy_kv *kv = cached_make(&c, 2);
         if (collide) kv->prefix->hash_mask = 0;
         assert_int_equal(request(kv, &PLAIN, tokens(tok, 100, 0), 50), 0);
         assert_int_equal(match(kv, &PLAIN, tok, 100), 48);
@@ -186,7 +156,7 @@ static void only_whole_rows_that_are_equal_are_found(void **state) {
 static void match_changes_nothing(void **state) {
     (void)state;
     gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 60, 1);
-    gy_kv *kv = kv_make(&c, 2);
+    gy_kv *kv = cached_make(&c, 2);
     int32_t tok[100];
     request(kv, &PLAIN, tokens(tok, 100, 0), 50);
     request(kv, &PLAIN, tokens(tok, 100, 1000), 50);
@@ -225,7 +195,7 @@ static void spaces_are_kept_apart(void **state) {
     tokens(tok, 100, 0);
     for (int collide = 0; collide < 2; collide++) {
         gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 60, 1);
-        gy_kv *kv = kv_make(&c, 2);
+        gy_kv *kv = cached_make(&c, 2);
         if (collide) kv->prefix->hash_mask = 0;
         for (int i = 0; i < N; i++) {
             for (int j = i; j < N; j++) assert_int_equal(match(kv, &apart[j], tok, 100), 0);
@@ -250,7 +220,7 @@ static void spaces_are_kept_apart(void **state) {
 static void room_for_names_never_runs_out(void **state) {
     (void)state;
     gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 9, 0);
-    gy_kv *kv = kv_make(&c, 2);
+    gy_kv *kv = cached_make(&c, 2);
     int32_t tok[16];
     tokens(tok, 16, 0);
     for (uint64_t i = 0; i < 40; i++) {
@@ -266,7 +236,7 @@ static void room_for_names_never_runs_out(void **state) {
 static void statistics_count_what_they_say(void **state) {
     (void)state;
     gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 60, 1);
-    gy_kv *kv = kv_make(&c, 2);
+    gy_kv *kv = cached_make(&c, 2);
     int32_t tok[100];
     tokens(tok, 100, 0);
     request(kv, &PLAIN, tok, 40);
@@ -300,7 +270,7 @@ static void without_a_cache_nothing_happens(void **state) {
     assert_int_equal(alone[0] + alone[1], 0);
     assert_int_equal(gy_prefix_attach(kv, &PLAIN, tok, 100, seq, &cursor), 0);
     assert_int_equal(cursor.node, 0);
-    run(kv, seq, 0, 20, 2);
+    kv_run(kv, seq, 0, 20, 2);
     gy_prefix_publish(kv, &PLAIN, tok, 20, seq, &cursor);
     gy_prefix_clear(kv);
     assert_int_equal(stats(kv).n_query, 0);
@@ -316,25 +286,25 @@ static void without_a_cache_nothing_happens(void **state) {
 static void rows_that_exist_are_kept(void **state) {
     (void)state;
     gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 16, 0);
-    gy_kv *kv = kv_make(&c, 2);
+    gy_kv *kv = cached_make(&c, 2);
     int32_t tok[100], a = open_seq(kv), b = open_seq(kv), slot;
     gy_prefix_cursor ca = {0}, cb = {0};
     tokens(tok, 100, 0);
-    run(kv, a, 0, 32, 2);
-    run(kv, b, 0, 48, 2);
+    kv_run(kv, a, 0, 32, 2);
+    kv_run(kv, b, 0, 48, 2);
     gy_prefix_publish(kv, &PLAIN, tok, 32, a, &ca);
     gy_prefix_publish(kv, &PLAIN, tok, 48, b, &cb);
     assert_int_equal(cb.n_row, 3);
     assert_int_equal(stats(kv).n_row, 3);
     assert_int_equal(stats(kv).n_publish, 3);
-    assert_int_not_equal(entry(kv, GY_KV_CORE, a, 0, 0), entry(kv, GY_KV_CORE, b, 0, 0));
+    assert_int_not_equal(kv_entry(kv, GY_KV_CORE, a, 0, 0), kv_entry(kv, GY_KV_CORE, b, 0, 0));
     assert_valid(kv);
     gy_kv_seq_close(kv, a);
     assert_int_equal(gy_kv_n_cached(kv, GY_KV_CORE), 4);
     assert_int_equal(gy_kv_n_free(kv, GY_KV_CORE), 16 - 6 - 4);
     assert_valid(kv);
     a = open_seq(kv);
-    run(kv, a, 0, 48, 2); /* the free ones */
+    kv_run(kv, a, 0, 48, 2); /* the free ones */
     assert_int_equal(gy_kv_n_free(kv, GY_KV_CORE), 0);
     assert_int_equal(gy_kv_n_avail(kv, GY_KV_CORE), 4);
     assert_int_equal(gy_kv_claim(kv, GY_KV_CORE, a, 0, 48, &slot), GY_OK);
@@ -342,7 +312,7 @@ static void rows_that_exist_are_kept(void **state) {
     assert_int_equal(gy_kv_n_avail(kv, GY_KV_CORE), 3);
     assert_valid(kv);
     assert_int_equal(gy_kv_plane_len(kv, GY_KV_CORE, b, 1), 48); /* b lost nothing */
-    run(kv, b, 48, 64, 2);
+    kv_run(kv, b, 48, 64, 2);
     gy_prefix_publish(kv, &PLAIN, tok, 64, b, &cb);
     assert_int_equal(cb.node, -1); /* its row is gone: it publishes no more */
     assert_valid(kv);
@@ -353,10 +323,10 @@ static void rows_that_exist_are_kept(void **state) {
 static void publishing_stops_where_its_row_was_evicted(void **state) {
     (void)state;
     gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 40, 0);
-    gy_kv *kv = kv_make(&c, 2);
+    gy_kv *kv = cached_make(&c, 2);
     int32_t tok[100], other[100], a = open_seq(kv);
     gy_prefix_cursor ca = {0};
-    run(kv, a, 0, 32, 2);
+    kv_run(kv, a, 0, 32, 2);
     gy_prefix_publish(kv, &PLAIN, tokens(tok, 100, 0), 16, a, &ca);
     assert_int_equal(ca.n_row, 1);
     gy_prefix_cursor seen = ca;
@@ -382,7 +352,7 @@ static void publishing_stops_where_its_row_was_evicted(void **state) {
 static void held_blocks_outlive_their_row(void **state) {
     (void)state;
     gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 8, 0);
-    gy_kv *kv = kv_make(&c, 2);
+    gy_kv *kv = cached_make(&c, 2);
     int32_t tok[100];
     request(kv, &PLAIN, tokens(tok, 100, 0), 16);
     int32_t block = kv->prefix->core[0];
@@ -405,10 +375,10 @@ static void no_copy(void *arg, gy_kv_group g, int32_t block, int32_t park_block)
 static void parking_lets_rows_go(void **state) {
     (void)state;
     gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 4, 1);
-    gy_kv *kv = kv_make(&c, 2);
+    gy_kv *kv = cached_make(&c, 2);
     int32_t tok[100], a = open_seq(kv);
     gy_prefix_cursor ca = {0};
-    run(kv, a, 0, 32, 2);
+    kv_run(kv, a, 0, 32, 2);
     gy_prefix_publish(kv, &PLAIN, tokens(tok, 100, 0), 32, a, &ca);
     assert_int_equal(gy_kv_n_avail(kv, GY_KV_CORE), 0);
     assert_int_equal(gy_kv_park(kv, a, no_copy, NULL), GY_OK);
@@ -431,7 +401,7 @@ static void parking_lets_rows_go(void **state) {
 static void the_least_recently_used_leaf_goes_first(void **state) {
     (void)state;
     gy_kv_config c = config_make(GY_KV_SHARED, 0, 2, 10, 0);
-    gy_kv *kv = kv_make(&c, 2);
+    gy_kv *kv = cached_make(&c, 2);
     int32_t a[48], b[48], slot;
     request(kv, &PLAIN, tokens(a, 48, 0), 48);
     request(kv, &PLAIN, tokens(b, 48, 500), 48);
@@ -455,7 +425,7 @@ static void the_least_recently_used_leaf_goes_first(void **state) {
 static void rows_in_use_go_last(void **state) {
     (void)state;
     gy_kv_config c = config_make(GY_KV_SHARED, 0, 2, 8, 0);
-    gy_kv *kv = kv_make(&c, 2);
+    gy_kv *kv = cached_make(&c, 2);
     int32_t a[48], b[48];
     gy_prefix_cursor cursor;
     request(kv, &PLAIN, tokens(a, 48, 0), 48);
@@ -485,7 +455,7 @@ static void rows_in_use_go_last(void **state) {
 static void among_rows_in_use_the_longest_unattached_goes_first(void **state) {
     (void)state;
     gy_kv_config c = config_make(GY_KV_SHARED, 0, 2, 8, 0);
-    gy_kv *kv = kv_make(&c, 2);
+    gy_kv *kv = cached_make(&c, 2);
     int32_t a[48], b[48], d[48], slot, seq[6];
     gy_prefix_cursor cursor;
     tokens(a, 48, 0), tokens(b, 48, 500), tokens(d, 48, 1000);
@@ -494,7 +464,7 @@ static void among_rows_in_use_the_longest_unattached_goes_first(void **state) {
     for (int i = 0; i < 4; i++) {
         seq[i] = open_seq(kv);
         cursor = (gy_prefix_cursor){0};
-        run(kv, seq[i], 0, n_tok[i], 2);
+        kv_run(kv, seq[i], 0, n_tok[i], 2);
         gy_prefix_publish(kv, &PLAIN, prompt[i], n_tok[i], seq[i], &cursor);
     }
     gy_kv_seq_close(kv, seq[2]); /* its row is the cache's alone, with the fourth one's below it */
@@ -517,7 +487,7 @@ static void a_short_boundary_pool_evicts_too(void **state) {
     (void)state;
     gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 40, 1);
     c.n_block[GY_KV_BOUNDARY] = 3;
-    gy_kv *kv = kv_make(&c, 2);
+    gy_kv *kv = cached_make(&c, 2);
     int32_t tok[100];
     request(kv, &PLAIN, tokens(tok, 100, 0), 48);
     assert_int_equal(gy_kv_n_free(kv, GY_KV_BOUNDARY), 0);
@@ -555,7 +525,7 @@ static void create_refuses_and_survives(void **state) {
     int32_t tok[100], seq = open_seq(kv);
     gy_prefix_cursor cursor;
     assert_int_equal(gy_prefix_attach(kv, &PLAIN, tokens(tok, 100, 0), 100, seq, &cursor), 0);
-    run(kv, seq, 0, 16, 3);
+    kv_run(kv, seq, 0, 16, 3);
     gy_prefix_publish(kv, &PLAIN, tok, 15, seq, &cursor);
     assert_valid(kv);
     gy_kv_destroy(kv);
@@ -566,7 +536,7 @@ static void create_refuses_and_survives(void **state) {
 static void a_running_cache_allocates_nothing(void **state) {
     (void)state;
     gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 20, 1);
-    gy_kv *kv = kv_make(&c, 2);
+    gy_kv *kv = cached_make(&c, 2);
     int32_t tok[100];
     gy_mem_guard_begin();
     for (int i = 0; i < 50; i++) request(kv, &PLAIN, tokens(tok, 100, i % 5 * 1000), 40 + i % 50);
@@ -596,7 +566,7 @@ static void assert_invalid(const gy_kv *kv, const char *what) {
 /* Rows 0, 1, 2 of one chain, idle; rows 3, 4 of another, the first one in use by sequence 0; a salted row 5. */
 static gy_kv *planted_kv(void) {
     gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 40, 1);
-    gy_kv *kv = kv_make(&c, 2);
+    gy_kv *kv = cached_make(&c, 2);
     int32_t tok[100];
     gy_prefix_cursor cursor;
     request(kv, &PLAIN, tokens(tok, 100, 0), 48);
@@ -664,7 +634,7 @@ static void checker_finds_doubles_and_wrong_places(void **state) {
     gy_kv_destroy(kv);
     gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 2, 40, 1);
     int32_t tok[100];
-    kv = kv_make(&c, 2);
+    kv = cached_make(&c, 2);
     x = kv->prefix;
     x->hash_mask = 0;
     request(kv, &PLAIN, tokens(tok, 100, 0), 16);
@@ -712,10 +682,10 @@ static void publish_what_left_early(void *arg) {
 }
 static void publish_what_ran_deeper(void *arg) {
     gy_kv_config c = config_make(GY_KV_LAST_EXITED, 0, 3, 40, 0);
-    gy_kv *kv = kv_make(&c, 2);
+    gy_kv *kv = cached_make(&c, 2);
     int32_t seq = open_seq(kv);
-    run(kv, seq, 0, 15, 2);
-    run(kv, seq, 15, 16, 3);
+    kv_run(kv, seq, 0, 15, 2);
+    kv_run(kv, seq, 15, 16, 3);
     (void)arg, gy_prefix_publish(kv, &PLAIN, vtok, 16, seq, &vcursor);
 }
 static void publish_a_parked_sequence(void *arg) {
@@ -753,10 +723,10 @@ static void broken_calls_are_checked(void **state) {
     victim = planted_kv();
     tokens(vtok, 100, 0);
     assert_int_equal(open_seq(victim), 1);
-    run(victim, 1, 0, 20, 2);
+    kv_run(victim, 1, 0, 20, 2);
     assert_int_equal(open_seq(victim), 2);
     assert_int_equal(open_seq(victim), 3);
-    run(victim, 3, 0, 16, 1);
+    kv_run(victim, 3, 0, 16, 1);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) assert_aborts(wrong[i], NULL, "broken invariant");
     assert_valid(victim);
     gy_kv_destroy(victim);

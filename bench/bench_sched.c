@@ -198,7 +198,8 @@ static void measure(bench *b) {
 }
 
 static double median_us(const bench *b, int p) {
-    return (double)b->took[(int64_t)p * b->n_step + b->n_step / 2] * 1e-3;
+    int64_t middle = (int64_t)p * b->n_step + b->n_step / 2;
+    return (double)b->took[middle] * 1e-3;
 }
 
 static void report(const bench *b) {

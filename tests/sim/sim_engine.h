@@ -28,6 +28,7 @@ enum {
     X(RESTORE, "restored")                                                                                             \
     X(DROP, "dropped")                                                                                                 \
     X(RECOMPUTED, "tokens computed again")                                                                             \
+    X(GIVE_WAY, "preempted for a better priority")                                                                     \
     X(FORCED_PARK, "parked because a test said so")                                                                    \
     X(FORCED_DROP, "dropped because a test said so")                                                                   \
     X(FORCED_AGAIN, "refusals to preempt")                                                                             \

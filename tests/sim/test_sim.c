@@ -227,7 +227,9 @@ static void admit(sim *s) {
     for (int32_t i = 0; i < s->w.n_job; i++)
         if (s->job[i].state == SIM_LIVE) before[i] = sim_info(s, &s->job[i]).state;
     gy_sched_admit(s->sched, s->now);
-    sim_see_preempted(s);
+    int32_t n_gave_way = sim_see_preempted(s);
+    SIM_CHECK(s, !n_gave_way || s->w.sched.policy == GY_SCHED_PRIORITY, "fcfs: preempted for a job that waits");
+    s->event[SIM_GIVE_WAY] += n_gave_way;
     for (int32_t i = 0; i < s->w.n_job; i++) {
         sim_job *j = &s->job[i];
         if (j->state != SIM_LIVE) continue;

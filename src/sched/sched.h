@@ -137,7 +137,8 @@ const gy_sched_rows *gy_sched_enter(gy_sched *s);
 /* Rows of the next pass, slots claimed; n_row 0: nothing flies. Each row must be reported by stay or leave. */
 const gy_sched_rows *gy_sched_pass(gy_sched *s);
 void gy_sched_stay(gy_sched *s, int32_t flight);
-/* coda_done 1: its coda has run already (rules that look at logits); it is then reported sampled or done at once. */
+/* coda_done 1: its coda has run already (rules that look at logits); it is then reported sampled or done, after all
+ * rows of its job in this pass have been routed. Not for a row of an all_logits job with earlier tokens in flight. */
 void gy_sched_leave(gy_sched *s, int32_t flight, int coda_done);
 /* Where rows of these flights stand in the boundary group: for judging a row that has not left (n <= max_rows). */
 const gy_sched_rows *gy_sched_judge(gy_sched *s, const int32_t *flight, int32_t n);
@@ -176,7 +177,9 @@ gy_status gy_sched_preempt(gy_sched *s, int32_t job, gy_preempt how);
 typedef struct gy_sched_stats {
     int32_t n_waiting, n_parked, n_running; /* n_waiting without the parked ones */
     int32_t n_flight;
-    int64_t n_admit, n_park, n_restore, n_drop, n_recomputed_tok; /* tokens entered again after a preemption */
+    /* n_drop: KV dropped, of running jobs and of parked ones whose sequence was needed; n_recomputed_tok: tokens
+     * entered again after a preemption. */
+    int64_t n_admit, n_park, n_restore, n_drop, n_recomputed_tok;
 } gy_sched_stats;
 void gy_sched_get_stats(const gy_sched *s, gy_sched_stats *out);
 int gy_sched_idle(const gy_sched *s); /* no job at all */

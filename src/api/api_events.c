@@ -22,19 +22,19 @@ static int ends_text(const gy_api_req *q, int32_t id) {
     return 0;
 }
 
-/* 1 if this token completes a stop string. */
-static int push_text(const gy_api_req *q, gy_api_text *t, int32_t id) {
+/* 1 if this token, output `index`, completes a stop string. Text of the first min_tokens outputs goes past them. */
+static int push_text(const gy_api_req *q, gy_api_text *t, int32_t index, int32_t id) {
     if (ends_text(q, id))
         gy_str_clear(&t->out);
     else
-        gy_api_text_push(t, q->g->m.tok, id);
+        gy_api_text_push(t, q->g->m.tok, id, index >= q->rq.min_tokens);
     return t->hit;
 }
 
 /* The rest of a text that ended by its length may complete a stop string. */
-static void finish_text(gy_api_choice *c, gy_api_text *t) {
+static void finish_text(const gy_api_req *q, gy_api_choice *c, gy_api_text *t) {
     gyre_finish *f = &c->fin;
-    gy_api_text_end(t);
+    gy_api_text_end(t, f->n_output > q->rq.min_tokens);
     if (f->reason == GYRE_FINISH_LENGTH && t->hit) f->reason = GYRE_FINISH_STOP;
     if (f->reason == GYRE_FINISH_STOP && t->hit && f->stop_id < 0) f->stop_string = (int32_t)t->which;
     gy_status lost = t->status < 0 ? t->status : c->watch.status;
@@ -64,7 +64,7 @@ static void make_event(gy_api_req *q, const gy_api_rec *rec, gyre_event *ev) {
                        .n_gate = rec->n_gate};
     if (rec->kind == GYRE_EVENT_PROMPT) return;
     if (rec->kind == GYRE_EVENT_FINISH) {
-        finish_text(c, t);
+        finish_text(q, c, t);
         ev->finish = &c->fin;
     }
     ev->text = gy_str_z(&t->out);
@@ -120,7 +120,7 @@ gy_verdict gy_api_on_token(void *arg, const gy_token_event *ev) {
     rec->loops = ev->loops;
     if (q->rq.sample.n_logprobs >= 0) put_sampled(q, rec, ev->sampled);
     if (ev->gates) put_gates(q, rec, ev->gates, ev->n_gate);
-    int hit = push_text(q, judge, ev->token);
+    int hit = push_text(q, judge, ev->index, ev->token);
     gy_status lost = judge->status;
     rec_end(q, rec);
     return hit || lost < 0 ? GY_STOP : GY_CONTINUE;
@@ -255,7 +255,7 @@ static gy_api_req *next_request(gyre *g) {
 
 static void deliver(gyre *g, gy_api_req *q) {
     const gy_api_rec *rec = rec_at(q, q->n_read++);
-    if (rec->kind == GYRE_EVENT_TOKEN) push_text(q, &q->choice[rec->choice].text, rec->id);
+    if (rec->kind == GYRE_EVENT_TOKEN) push_text(q, &q->choice[rec->choice].text, rec->index, rec->id);
     make_event(q, rec, &g->event);
     if (rec->kind != GYRE_EVENT_FINISH || q->choice[rec->choice].fin.n_left) return;
     list_pop(g);

@@ -142,8 +142,9 @@ struct gyre {
 /* api_text.c */
 gy_status gy_api_text_open(gy_api_text *t, const gy_api_model *m, const gyre_string *stop, int32_t n_stop, gy_err *err);
 void gy_api_text_close(gy_api_text *t);
-void gy_api_text_push(gy_api_text *t, const gy_tok *tok, int32_t id); /* what became certain is in t->out */
-void gy_api_text_end(gy_api_text *t);                                 /* the rest is in t->out */
+/* What became certain is in t->out. search: stop strings in this token's text count. */
+void gy_api_text_push(gy_api_text *t, const gy_tok *tok, int32_t id, int search);
+void gy_api_text_end(gy_api_text *t, int search); /* the rest is in t->out */
 gy_status gy_api_encode(gyre *g, const char *text, size_t len, unsigned flags, gy_err *err, gy_vec_i32 *ids);
 
 /* api_request.c: everything checked and copied; in nobody's list yet. */

@@ -59,25 +59,32 @@ static void text_judge(gy_api_text *t, gy_status st) {
     if (t->raw.failed || t->out.failed) t->status = GY_E_NOMEM;
 }
 
+/* What the detokenizer let go into out. search: a stop string in it ends the text; without, it goes past them. */
+static void text_emit(gy_api_text *t, int search) {
+    if (!t->stop) return;
+    if (search)
+        t->hit = gy_stop_push(t->stop, gy_str_z(&t->raw), t->raw.len, &t->out, &t->which);
+    else
+        gy_str_append(&t->out, gy_str_z(&t->raw), t->raw.len);
+}
+
 /* Ids behind the tokenizer's vocabulary exist where a model pads its own: they have no text. */
-void gy_api_text_push(gy_api_text *t, const gy_tok *tok, int32_t id) {
+void gy_api_text_push(gy_api_text *t, const gy_tok *tok, int32_t id, int search) {
     gy_str_clear(&t->out);
     gy_str_clear(&t->raw);
     if (!t->detok || t->hit || id >= gy_tok_n_vocab(tok)) return;
     text_judge(t, gy_detok_push(t->detok, id, NULL, t->stop ? &t->raw : &t->out));
-    if (!t->stop) return;
-    t->hit = gy_stop_push(t->stop, gy_str_z(&t->raw), t->raw.len, &t->out, &t->which);
+    text_emit(t, search);
     text_judge(t, GY_OK);
 }
 
-void gy_api_text_end(gy_api_text *t) {
+void gy_api_text_end(gy_api_text *t, int search) {
     gy_str_clear(&t->out);
     gy_str_clear(&t->raw);
     if (!t->detok || t->hit) return;
     text_judge(t, gy_detok_finish(t->detok, NULL, t->stop ? &t->raw : &t->out));
-    if (!t->stop) return;
-    t->hit = gy_stop_push(t->stop, gy_str_z(&t->raw), t->raw.len, &t->out, &t->which);
-    gy_stop_finish(t->stop, &t->out);
+    text_emit(t, search);
+    if (t->stop) gy_stop_finish(t->stop, &t->out);
     text_judge(t, GY_OK);
 }
 

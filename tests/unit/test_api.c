@@ -593,6 +593,32 @@ static void stop_strings_end_the_text(void **state) {
     gyre_close(g);
 }
 
+/* A stop string counts from the first token behind min_tokens on: one that begins or lies in the text before does not
+ * end it. */
+static void stop_strings_wait_for_min_tokens(void **state) {
+    (void)state;
+    gyre *g = must_open(DEMO, NULL);
+    static seen whole, s;
+    gyre_bias to_a = {'a' + 3, 100.0f};
+    gyre_string stop[] = {{"aaa", 3}};
+    gyre_request r = ask("Once upon a time", 12, &whole);
+    r.ignore_eos = 1, r.bias = &to_a, r.n_bias = 1;
+    run_one(g, &r, &whole);
+    assert_string_equal(whole.text, "aaaaaaaaaaaa");
+    r.user = &s, r.stop = stop, r.n_stop = 1;
+    for (int least = 0; least <= 12; least++)
+        for (int callback = 0; callback < 2; callback++) {
+            r.min_tokens = least, r.on_event = callback ? seen_add : NULL;
+            run_one(g, &r, &s);
+            int found = least + 3 <= 12;
+            assert_int_equal(s.n, found ? least + 3 : 12);
+            assert_int_equal(s.n_text, found ? least : 12);
+            assert_int_equal(s.fin.reason, found ? GYRE_FINISH_STOP : GYRE_FINISH_LENGTH);
+            assert_int_equal(s.fin.stop_string, found ? 0 : -1);
+        }
+    gyre_close(g);
+}
+
 /* Half a character becomes U+FFFD only when the text ends: with the finish, after the last token. */
 static void the_end_of_a_text_may_be_a_stop_string(void **state) {
     (void)state;
@@ -1024,6 +1050,7 @@ int main(void) {
         cmocka_unit_test(priority_decides_who_is_next),
         cmocka_unit_test(huginn_has_an_initial_state),
         cmocka_unit_test(stop_strings_end_the_text),
+        cmocka_unit_test(stop_strings_wait_for_min_tokens),
         cmocka_unit_test(the_end_of_a_text_may_be_a_stop_string),
         cmocka_unit_test(eos_and_stop_ids_have_no_text),
         cmocka_unit_test(deltas_put_together_are_the_text),

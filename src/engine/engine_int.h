@@ -46,10 +46,20 @@ typedef struct gy_req {         /* request lifetime: one allocation, with its ar
     gy_choice *choice; /* [r.n] */
 } gy_req;
 
-typedef struct gy_flight { /* beside the scheduler's flight of the same index, from enter to done */
-    gy_exit_rule rule;     /* the rule this token obeys */
+/* What a row has to show after each loop. */
+enum { GY_SHOW_GATE = 1u << 0, GY_SHOW_LATENT = 1u << 1, GY_SHOW_LOGITS = 1u << 2, GY_LOG_GATE = 1u << 3 };
+
+/* Beside the scheduler's flight of the same index, from enter to done. What a pass reads of every row comes first: with
+ * many sequences the cache misses of a pass are what the host costs. */
+typedef struct gy_flight {
+    int32_t settled; /* leaves after this many loops whatever it shows; 0: the rule decides */
+    int32_t pos;
+    uint32_t shows; /* GY_SHOW_*, GY_LOG_GATE */
+    int32_t samples;
     gy_exit_state exit;
-    int32_t n_gate; /* values in gate_log */
+    gy_choice *c;
+    gy_exit_rule rule; /* the rule this token obeys */
+    int32_t n_gate;    /* values in gate_log */
 } gy_flight;
 
 typedef struct gy_logit_item { /* one row of logits on its way to a token; step lifetime */

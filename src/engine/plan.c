@@ -1,8 +1,8 @@
 /* Sizes of an engine: what the options mean for this model, before anything is allocated. Pure.
  *
- * A block row is what 16 tokens at full depth need: one core block on each plane and one boundary block. The boundary
- * pool gets twice as many rows as the core pool: with early exits, core blocks stay free while every token takes its
- * boundary slot, and the boundary's share of the bytes is small (Huginn: 4 of 132 layer-planes).
+ * A block row is what 16 tokens at full depth need: one core block on each plane and one boundary block. Where early
+ * exits leave core blocks free (last_exited) while every token takes its boundary slot, the boundary pool gets twice as
+ * many rows as the core pool; its share of the bytes is small (Huginn: 4 of 132 layer-planes).
  */
 #include "engine/engine_int.h"
 
@@ -81,15 +81,16 @@ static gy_status check_opts(const gy_model_desc *d, const gy_engine_opts *o, gy_
 typedef struct row_size { /* of one block row */
     int64_t plane[GY_KV_GROUPS];
     size_t block[GY_KV_GROUPS];
-    size_t bytes; /* with the boundary counted twice */
+    int32_t side; /* boundary rows for each core row */
+    size_t bytes; /* with that many boundary blocks */
 } row_size;
 
 static row_size measure_row(const gy_kv_config *c) {
-    row_size r = {.bytes = 0};
+    row_size r = {.side = c->layout == GY_KV_LAST_EXITED ? 2 : 1};
     for (int g = 0; g < GY_KV_GROUPS; g++) {
         r.plane[g] = gy_kv_n_plane(c, (gy_kv_group)g);
         r.block[g] = gy_kv_block_bytes(c, (gy_kv_group)g);
-        r.bytes += r.block[g] * (size_t)r.plane[g] * (g == GY_KV_BOUNDARY ? 2 : 1);
+        r.bytes += r.block[g] * (size_t)r.plane[g] * (size_t)(g == GY_KV_BOUNDARY ? r.side : 1);
     }
     return r;
 }
@@ -97,6 +98,12 @@ static row_size measure_row(const gy_kv_config *c) {
 /* Rows that max_seqs sequences of max_len tokens can ever use. */
 static int64_t rows_needed(const gy_engine_opts *o) {
     return (int64_t)((o->max_len + GY_BLOCK_SLOTS - 1) / GY_BLOCK_SLOTS) * o->sched.max_seqs;
+}
+
+/* And what the watermark keeps free beside them, so that the last of them is admitted too. */
+static int64_t rows_wanted(const gy_engine_opts *o) {
+    double all = (double)rows_needed(o) / (1.0 - o->sched.watermark);
+    return ((int64_t)all + ((double)(int64_t)all < all)) * (o->prefix_cache ? 2 : 1);
 }
 
 static gy_status rows_in(size_t bytes, const row_size *r, const char *what, gy_err *err, int64_t *n_out) {
@@ -130,12 +137,12 @@ static gy_status size_rows(const gy_engine_opts *o, const row_size *r, size_t av
         return rows_in(o->kv_bytes, r, "kv_bytes", err, n_out);
     }
     p->limit = "max_seqs x max_len";
-    *n_out = rows_needed(o) * (o->prefix_cache ? 2 : 1);
+    *n_out = rows_wanted(o);
     return rows_of_memory(o, r, available, err, p, n_out);
 }
 
 static gy_status set_pools(const gy_engine_opts *o, const row_size *r, int64_t n_row, gy_err *err, gy_engine_plan *p) {
-    int64_t most = rows_needed(o) * (o->prefix_cache ? 2 : 1), side = 2 * n_row;
+    int64_t most = rows_wanted(o), side = r->side * n_row;
     int64_t n[GY_KV_GROUPS] = {n_row * r->plane[GY_KV_CORE], side < most ? side : most};
     if (n[GY_KV_BOUNDARY] < n_row) n[GY_KV_BOUNDARY] = n_row;
     if (o->kv_blocks) n[GY_KV_CORE] = o->kv_blocks;
@@ -162,7 +169,7 @@ static void set_park(const gy_engine_opts *o, const row_size *r, gy_engine_plan 
     int64_t n = (int64_t)(o->park_bytes / r->bytes), most = rows_needed(o);
     if (n > most) n = most;
     for (int g = 0; g < GY_KV_GROUPS; g++) {
-        int64_t blocks = n * r->plane[g] * (g == GY_KV_BOUNDARY ? 2 : 1);
+        int64_t blocks = n * r->plane[g] * (g == GY_KV_BOUNDARY ? r->side : 1);
         if (blocks > INT32_MAX / GY_BLOCK_SLOTS) blocks = 0;
         p->n_park[g] = (int32_t)blocks;
     }

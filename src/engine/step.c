@@ -35,11 +35,28 @@ static gy_exit_rule rule_for(const gy_engine *e, const gy_choice *c, int32_t pos
     return rule;
 }
 
+static uint32_t shows(const gy_exit_rule *rule, int log_gate) {
+    return (gy_exit_needs_gate(rule) ? GY_SHOW_GATE : 0) | (gy_exit_needs_latent(rule) ? GY_SHOW_LATENT : 0) |
+           (gy_exit_needs_logits(rule) ? GY_SHOW_LOGITS : 0) | (log_gate ? GY_SHOW_GATE | GY_LOG_GATE : 0);
+}
+
+/* Depths that stand before the token starts. trace says how deep the output that is sampled from it is. */
+static int32_t settled_depth(const gy_exit_rule *rule, const gy_choice *c) {
+    if (rule->kind == GY_EXIT_FIXED) return rule->max_loops;
+    return rule->kind == GY_EXIT_TRACE ? c->req->r.trace[c->n_output] : 0;
+}
+
 static void enter_row(gy_engine *e, const gy_sched_rows *b, int32_t i) {
-    int32_t f = b->flight[i], pos = b->pos[i];
-    const gy_choice *c = choice_of(e, f);
+    int32_t f = b->flight[i], pos = b->pos[i], samples = gy_sched_flight_samples(e->sched, f);
+    gy_choice *c = choice_of(e, f);
     const gy_request *r = &c->req->r;
-    e->flight[f] = (gy_flight){.rule = rule_for(e, c, pos, gy_sched_flight_samples(e->sched, f))};
+    gy_exit_rule rule = rule_for(e, c, pos, samples);
+    e->flight[f] = (gy_flight){.settled = settled_depth(&rule, c),
+                               .pos = pos,
+                               .shows = shows(&rule, samples && r->want_gates),
+                               .samples = samples,
+                               .c = c,
+                               .rule = rule};
     gy_exit_begin(&e->flight[f].exit);
     e->row_id[i] = c->tok[pos];
     e->row_seed[i] = r->latent_seed;
@@ -166,11 +183,11 @@ static void sample_items(gy_engine *e, int32_t n) {
 static void set_item(gy_engine *e, int32_t i, int32_t f, const float *logits) {
     const gy_flight *fl = &e->flight[f];
     gy_logit_item *it = &e->item[i];
-    it->c = choice_of(e, f);
+    it->c = fl->c;
     it->flight = f;
-    it->pos = gy_sched_flight_pos(e->sched, f);
+    it->pos = fl->pos;
     it->loops = fl->rule.kind == GY_EXIT_SELECT ? fl->exit.selected : fl->exit.loops;
-    it->samples = gy_sched_flight_samples(e->sched, f);
+    it->samples = fl->samples;
     it->logits = logits;
 }
 
@@ -185,8 +202,8 @@ static int32_t select_state(const gy_engine *e, int32_t flight) {
 /* Where a row's state for the coda is: select may have kept an earlier one. */
 static int32_t coda_state(const gy_engine *e, int32_t f) {
     const gy_flight *fl = &e->flight[f];
-    int kept = fl->rule.kind == GY_EXIT_SELECT && fl->exit.selected && fl->exit.selected < fl->exit.loops &&
-               gy_sched_flight_samples(e->sched, f);
+    int kept =
+        fl->rule.kind == GY_EXIT_SELECT && fl->exit.selected && fl->exit.selected < fl->exit.loops && fl->samples;
     return kept ? select_state(e, f) : f;
 }
 
@@ -223,47 +240,46 @@ static int32_t coda(gy_engine *e) {
 
 /* ---- pass and routing ------------------------------------------------------------------------------------------- */
 
-static int logs_gates(const gy_engine *e, int32_t f) {
-    return e->gate_log && choice_of(e, f)->req->r.want_gates && gy_sched_flight_samples(e->sched, f);
-}
-
 static void run_pass(gy_engine *e, const gy_sched_rows *b) {
-    int gate = 0, latent = 0;
-    for (int32_t i = 0; i < b->n_row; i++) {
-        const gy_exit_rule *r = &e->flight[b->flight[i]].rule;
-        gate |= gy_exit_needs_gate(r) || logs_gates(e, b->flight[i]);
-        latent |= gy_exit_needs_latent(r);
-    }
+    uint32_t show = 0;
+    for (int32_t i = 0; i < b->n_row; i++) show |= e->flight[b->flight[i]].shows;
     gy_loop_batch batch = batch_of(b);
     int64_t t = gy_clock_ns();
-    gy_loop_pass(e->loop, &batch, gate ? e->row_gate : NULL, latent ? e->row_latent : NULL);
+    gy_loop_pass(e->loop, &batch, show & GY_SHOW_GATE ? e->row_gate : NULL,
+                 show & GY_SHOW_LATENT ? e->row_latent : NULL);
     e->stats.model_ns += gy_clock_ns() - t;
     e->stats.n_pass++;
     e->stats.n_row += b->n_row;
 }
 
+static gy_exit_verdict ask_rule(const gy_engine *e, gy_flight *fl, float gate, double latent, const float *logits) {
+    gy_exit_obs o = {
+        .gate = gate, .latent = latent, .logits = logits, .prev_logp = fl->c->prev_logp, .n_vocab = e->m->d.n_vocab};
+    return gy_exit_step(&fl->rule, &fl->exit, &o);
+}
+
 /* A token that leaves is remembered with its depth, so that a dropped choice can repeat it. */
+static void remember_depth(const gy_flight *fl) {
+    int32_t i = fl->pos - fl->c->req->r.n_prompt;
+    if (i >= 0) fl->c->depth[i] = fl->exit.loops;
+}
+
 static gy_exit_verdict step_exit(gy_engine *e, int32_t f, float gate, double latent, const float *logits) {
     gy_flight *fl = &e->flight[f];
-    gy_choice *c = choice_of(e, f);
-    const gy_request *r = &c->req->r;
-    gy_exit_obs o = {.gate = gate,
-                     .latent = latent,
-                     .logits = logits,
-                     .prev_logp = c->prev_logp,
-                     .n_vocab = e->m->d.n_vocab,
-                     .trace_loops = fl->rule.kind == GY_EXIT_TRACE ? r->trace[c->n_output] : 0};
-    gy_exit_verdict v = gy_exit_step(&fl->rule, &fl->exit, &o);
-    if (fl->rule.kind == GY_EXIT_SELECT && fl->exit.selected == fl->exit.loops && gy_sched_flight_samples(e->sched, f))
+    gy_exit_verdict v = GY_EXIT_STAY;
+    if (!fl->settled)
+        v = ask_rule(e, fl, gate, latent, logits);
+    else if (++fl->exit.loops == fl->settled)
+        v = GY_EXIT_LEAVE;
+    if (fl->rule.kind == GY_EXIT_SELECT && fl->exit.selected == fl->exit.loops && fl->samples)
         gy_loop_copy_state(e->loop, f, select_state(e, f));
-    int32_t pos = gy_sched_flight_pos(e->sched, f);
-    if (v == GY_EXIT_LEAVE && pos >= r->n_prompt) c->depth[pos - r->n_prompt] = fl->exit.loops;
+    if (v == GY_EXIT_LEAVE) remember_depth(fl);
     return v;
 }
 
 static void log_gate(gy_engine *e, int32_t f, float gate) {
     gy_flight *fl = &e->flight[f];
-    if (logs_gates(e, f)) e->gate_log[(size_t)f * (size_t)e->depth + (size_t)fl->n_gate++] = gate;
+    e->gate_log[(size_t)f * (size_t)e->depth + (size_t)fl->n_gate++] = gate;
 }
 
 static void route_row(gy_engine *e, int32_t f, float gate, double latent) {
@@ -297,8 +313,8 @@ static void route(gy_engine *e, const gy_sched_rows *b) {
     memcpy(e->row_flight, b->flight, (size_t)n_row * sizeof *e->row_flight);
     for (int32_t i = 0; i < n_row; i++) {
         int32_t f = e->row_flight[i];
-        log_gate(e, f, e->row_gate[i]);
-        if (gy_exit_needs_logits(&e->flight[f].rule))
+        if (e->flight[f].shows & GY_LOG_GATE) log_gate(e, f, e->row_gate[i]);
+        if (e->flight[f].shows & GY_SHOW_LOGITS)
             e->judged[n++] = f;
         else
             route_row(e, f, e->row_gate[i], e->row_latent[i]);

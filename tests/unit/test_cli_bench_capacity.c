@@ -74,8 +74,8 @@ static const capacity table[] = {
     {ouro, 24, GY_KV_SHARED, 0, 24 * 8192, 341 * 16},
     {ouro, 48, GY_KV_LAST_EXITED, 0, 48 * 4 * 8192, 42 * 16},
     {huginn, 4, GY_KV_LAST_EXITED, 0, (4 + 4 * 32) * 21120, 23 * 16},
-    {huginn, 4, GY_KV_CYCLIC, 4, (4 + 4 * 4) * 21120, 132 * 16},
-    {huginn, 4, GY_KV_SHARED, 0, (4 + 4) * 21120, 264 * 16},
+    {huginn, 4, GY_KV_CYCLIC, 4, (4 + 4 * 4) * 21120, 158 * 16},
+    {huginn, 4, GY_KV_SHARED, 0, (4 + 4) * 21120, 397 * 16},
     {nanbeige, 22, GY_KV_LAST_EXITED, 0, 22 * 2 * 4096, 372 * 16},
     {nanbeige, 22, GY_KV_SHARED, 0, 22 * 4096, 744 * 16},
 };

@@ -185,8 +185,11 @@ static void plan_has_the_published_sizes(void **state) {
     o.max_len = 160;
     assert_int_equal(gy_engine_make_plan(&d, GY_BF16, &o, 0, &err, &p), GY_OK);
     assert_int_equal(p.kv_token_bytes, 786432);
-    assert_int_equal(p.n_block[GY_KV_CORE], 2 * 4 * 10);
+    assert_int_equal(p.n_block[GY_KV_CORE], 4 * (2 * 10 + 1)); /* a row for the watermark of 1 % */
     assert_int_equal(p.n_block[GY_KV_BOUNDARY], 0);
+    o.sched.watermark = 0;
+    assert_int_equal(gy_engine_make_plan(&d, GY_BF16, &o, 0, &err, &p), GY_OK);
+    assert_int_equal(p.n_block[GY_KV_CORE], 4 * 2 * 10);
     assert_int_equal(p.kv_bytes, 786432u * 160 * 2);
     assert_int_equal(p.kv_tokens, 320);
     assert_string_equal(p.limit, "max_seqs x max_len");
@@ -209,6 +212,32 @@ static void plan_has_the_published_sizes(void **state) {
     o.max_len = 65536;
     assert_int_equal(gy_engine_make_plan(&d, GY_BF16, &o, 0, &err, &p), GY_E_LIMIT);
     assert_non_null(strstr(err.msg, "lower max_seqs or max_len"));
+}
+
+/* A pool sized for max_seqs lets that many run at once, also when each is as short as one block row: what the watermark
+ * keeps free comes on top. */
+static void pool_of_max_seqs_holds_them(void **state) {
+    (void)state;
+    gold_setup s = setup_of("ouro-tiny");
+    s.max_seqs = 2;
+    s.max_len = 16;
+    gold_env env;
+    gold_open(&s, &env);
+    gold_engine(&s, &env);
+    const int32_t prompt[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    gy_request r;
+    gy_request_default(&r, &env.m->d);
+    r.prompt = prompt;
+    r.n_prompt = 8;
+    r.max_tokens = 8;
+    r.ignore_eos = 1;
+    gy_err err;
+    gy_engine_stats st;
+    for (int32_t i = 0, id; i < 4; i++) assert_int_equal(gy_engine_submit(env.e, &r, &err, &id), GY_OK);
+    assert_int_equal(gy_engine_step(env.e, &err), GY_OK);
+    gy_engine_get_stats(env.e, &st);
+    assert_int_equal(st.sched.n_running, 2);
+    gold_close(&env);
 }
 
 /* The pool takes its share of what is free behind the workspace, in whole rows of 16 tokens at full depth. */
@@ -427,17 +456,12 @@ static void nan_ends_one_request(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_requests_are_refused),
-        cmocka_unit_test(gate_needs_a_gate),
-        cmocka_unit_test(bad_options_are_refused),
-        cmocka_unit_test(bad_sampling_is_refused),
-        cmocka_unit_test(plan_has_the_published_sizes),
-        cmocka_unit_test(plan_from_free_memory),
-        cmocka_unit_test(cancel_at_every_step),
-        cmocka_unit_test(cancel_while_waiting),
-        cmocka_unit_test(finish_reasons),
-        cmocka_unit_test(eos_ends_unless_ignored),
-        cmocka_unit_test(nan_ends_one_request),
+        cmocka_unit_test(bad_requests_are_refused),     cmocka_unit_test(gate_needs_a_gate),
+        cmocka_unit_test(bad_options_are_refused),      cmocka_unit_test(bad_sampling_is_refused),
+        cmocka_unit_test(plan_has_the_published_sizes), cmocka_unit_test(pool_of_max_seqs_holds_them),
+        cmocka_unit_test(plan_from_free_memory),        cmocka_unit_test(cancel_at_every_step),
+        cmocka_unit_test(cancel_while_waiting),         cmocka_unit_test(finish_reasons),
+        cmocka_unit_test(eos_ends_unless_ignored),      cmocka_unit_test(nan_ends_one_request),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -224,10 +224,10 @@ static void pool_of_max_seqs_holds_them(void **state) {
     gold_env env;
     gold_open(&s, &env);
     gold_engine(&s, &env);
-    const int32_t prompt[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    const int32_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     gy_request r;
     gy_request_default(&r, &env.m->d);
-    r.prompt = prompt;
+    r.prompt = ids;
     r.n_prompt = 8;
     r.max_tokens = 8;
     r.ignore_eos = 1;

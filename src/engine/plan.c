@@ -103,6 +103,7 @@ static int64_t rows_needed(const gy_engine_opts *o) {
 /* And what the watermark keeps free beside them, so that the last of them is admitted too. */
 static int64_t rows_wanted(const gy_engine_opts *o) {
     double all = (double)rows_needed(o) / (1.0 - o->sched.watermark);
+    if (all > INT32_MAX) all = INT32_MAX; /* more than slots can be counted */
     return ((int64_t)all + ((double)(int64_t)all < all)) * (o->prefix_cache ? 2 : 1);
 }
 

@@ -164,6 +164,11 @@ static void two_places(gy_engine_opts *o, const void *arg) {
     o->sched.max_queue = 2;
 }
 
+static void by_priority(gy_engine_opts *o, const void *arg) {
+    (void)arg;
+    o->sched.policy = GY_SCHED_PRIORITY;
+}
+
 /* A parked choice stands in the queue and takes a place there. */
 static void parked_ones_take_a_place(void **state) {
     (void)state;
@@ -186,6 +191,34 @@ static void parked_ones_take_a_place(void **state) {
     assert_true(gold_submit(env.e, &r, &res[3]));
     while (gy_engine_step(env.e, &err) == GY_OK) {
     }
+    gold_idle(env.e);
+    gold_close(&env);
+}
+
+/* One runs at a time; the better one parks it, and it goes on from where it was. */
+static void one_place_for_two_priorities(void **state) {
+    (void)state;
+    gold_env env;
+    gy_request r;
+    gold_result res[2];
+    gy_err err;
+    gy_engine_stats s;
+    memset(res, 0, sizeof res);
+    open_with((gold_setup){.model = "ouro-tiny", .max_seqs = 1, .patch = by_priority}, &env);
+    base_request(&env, 18, &r);
+    r.max_tokens = 12;
+    r.priority = 1;
+    assert_true(gold_submit(env.e, &r, &res[0]));
+    while (res[0].n < 3) assert_int_equal(gy_engine_step(env.e, &err), GY_OK);
+    r.priority = 0;
+    assert_true(gold_submit(env.e, &r, &res[1]));
+    while (gy_engine_step(env.e, &err) == GY_OK) {
+    }
+    gy_engine_get_stats(env.e, &s);
+    assert_true(s.sched.n_park == 1 && s.sched.n_restore == 1 && s.sched.n_drop == 0);
+    assert_true(res[0].fin.n_preempt == 1 && res[1].fin.n_preempt == 0);
+    assert_true(res[1].fin.finish_ns < res[0].fin.finish_ns);
+    assert_true(gold_same(&res[0], &res[1]));
     gold_idle(env.e);
     gold_close(&env);
 }
@@ -361,6 +394,40 @@ static void salts_are_copied(void **state) {
     gold_close(&env);
 }
 
+/* A request of which one choice has ended already is cancelled like any other. */
+static gy_verdict stop_the_first(void *arg, const gy_token_event *ev) {
+    (void)arg;
+    return ev->choice == 0 ? GY_STOP : GY_CONTINUE;
+}
+
+static void count_finish(void *arg, const gy_finish_event *ev) {
+    int *n = arg;
+    n[ev->reason]++;
+}
+
+static void cancelled_after_one_choice_ended(void **state) {
+    (void)state;
+    gold_env env;
+    gy_request r;
+    gy_err err;
+    int32_t id;
+    int n[GY_FINISH_ERROR + 1] = {0};
+    open_with((gold_setup){.model = "ouro-tiny"}, &env);
+    base_request(&env, 7, &r);
+    r.n = 3;
+    r.max_tokens = 200;
+    r.on_token = stop_the_first;
+    r.on_finish = count_finish;
+    r.arg = n;
+    assert_int_equal(gy_engine_submit(env.e, &r, &err, &id), GY_OK);
+    while (!n[GY_FINISH_STOP]) assert_int_equal(gy_engine_step(env.e, &err), GY_OK);
+    gy_engine_cancel(env.e, id);
+    assert_int_equal(gy_engine_step(env.e, &err), GY_DONE);
+    assert_true(n[GY_FINISH_STOP] == 1 && n[GY_FINISH_CANCELLED] == 2);
+    gold_idle(env.e);
+    gold_close(&env);
+}
+
 /* ---- errors in the middle of a batch ---------------------------------------------------------------------------- */
 
 /* A prompt whose logits are NaN from position 2 on: several of its rows are in the batch that finds out. Its error
@@ -419,6 +486,60 @@ static void errors_take_the_other_rows_along(void **state) {
     }
 }
 
+/* ---- sizes ------------------------------------------------------------------------------------------------------ */
+
+/* The boundary pool goes with the core pool, whoever decided its size: as many rows, part of one counted whole, and
+ * twice as many where exits may leave core blocks free. */
+static void boundary_rows_follow_the_core(void **state) {
+    (void)state;
+    static const int32_t kv_blocks[] = {1, 6, 7, 900}; /* rows of 3: 1, 2, 3, 300 */
+    gold_env env;
+    gy_engine_opts o;
+    gy_engine_plan p;
+    gy_err err;
+    open_with((gold_setup){.model = "huginn-tiny"}, &env);
+    gy_engine_opts_default(&o);
+    o.sched.max_seqs = 2;
+    o.max_len = 160;
+    for (int k = 0; k < 4; k++) {
+        int32_t n_row = (kv_blocks[k] + 2) / 3, depth = env.m->d.n_loop;
+        o.kv_layout = GY_KV_CYCLIC;
+        o.cyclic_k = 3;
+        o.kv_blocks = kv_blocks[k];
+        assert_int_equal(gy_engine_make_plan(&env.m->d, GY_F32, &o, 0, &err, &p), GY_OK);
+        assert_int_equal(p.n_block[GY_KV_CORE], kv_blocks[k]);
+        assert_int_equal(p.n_block[GY_KV_BOUNDARY], n_row);
+        o.kv_layout = GY_KV_LAST_EXITED;
+        o.kv_blocks = n_row * depth;
+        assert_int_equal(gy_engine_make_plan(&env.m->d, GY_F32, &o, 0, &err, &p), GY_OK);
+        assert_int_equal(p.n_block[GY_KV_BOUNDARY], n_row < 300 ? 2 * n_row : n_row);
+    }
+    gold_close(&env);
+}
+
+/* A watermark that leaves next to nothing makes no pool of a size that cannot be counted. */
+static void a_watermark_of_nearly_all(void **state) {
+    (void)state;
+    gold_env env;
+    gy_engine_opts o;
+    gy_engine_plan p;
+    gy_err err;
+    open_with((gold_setup){.model = "ouro-tiny"}, &env);
+    gy_engine_opts_default(&o);
+    o.max_len = 160;
+    o.prefix_cache = 1;
+    o.sched.watermark = 1 - 1e-16 / 0.9;
+    assert_true(o.sched.watermark < 1);
+    for (int32_t n = 1; n <= 1 << 16; n *= 16) {
+        o.sched.max_seqs = n;
+        assert_int_equal(gy_engine_make_plan(&env.m->d, GY_F32, &o, 0, &err, &p), GY_E_LIMIT);
+        assert_non_null(strstr(err.msg, "KV needs"));
+        assert_int_equal(gy_engine_make_plan(&env.m->d, GY_F32, &o, (size_t)1 << 30, &err, &p), GY_OK);
+        assert_string_equal(p.limit, "memory");
+    }
+    gold_close(&env);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(select_with_other_loops),          cmocka_unit_test(select_reads_out_early),
@@ -426,7 +547,9 @@ int main(void) {
         cmocka_unit_test(parked_ones_take_a_place),         cmocka_unit_test(outputs_are_penalised),
         cmocka_unit_test(the_finish_event_is_right),        cmocka_unit_test(fused_steps_end_with_a_token),
         cmocka_unit_test(choices_share_the_prompt),         cmocka_unit_test(salts_are_copied),
-        cmocka_unit_test(errors_take_the_other_rows_along),
+        cmocka_unit_test(errors_take_the_other_rows_along), cmocka_unit_test(one_place_for_two_priorities),
+        cmocka_unit_test(cancelled_after_one_choice_ended), cmocka_unit_test(boundary_rows_follow_the_core),
+        cmocka_unit_test(a_watermark_of_nearly_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

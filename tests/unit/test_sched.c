@@ -448,6 +448,25 @@ static void prompts_take_turns_of_a_chunk(void **state) {
     end();
 }
 
+/* Who has no more tokens to enter gives the rest of its turn to nobody: the next one has a whole turn. */
+static void a_turn_is_not_inherited(void **state) {
+    (void)state;
+    setup();
+    R.o.max_rows = 16;
+    R.o.prefill_chunk = 10;
+    begin(0);
+    for (int i = 0; i < 3; i++) {
+        define(i, (uint32_t)i, i ? 30 : 4, 1);
+        submit(i);
+    }
+    step();
+    assert_int_equal(R.pass_job[0], 4);
+    assert_int_equal(R.pass_job[1], 10);
+    assert_int_equal(R.pass_job[2], 2);
+    run_all(1000);
+    end();
+}
+
 /* 48 tokens and 32 rows: the last 16 enter beside the first chunk's second loop, so that all passes are full. */
 static void tail_of_a_prompt_fills_passes(void **state) {
     (void)state;
@@ -550,6 +569,27 @@ static void more_jobs_than_rows(void **state) {
     }
     for (int i = 0; i < 7; i++) assert_int_equal(seen[i], 3); /* 7 passes of 3 rows among 7 jobs */
     run_all(5000);
+    end();
+}
+
+/* With one row in a pass, prompts wait while a decode row is there. */
+static void one_row_is_the_decode_rows(void **state) {
+    (void)state;
+    setup();
+    R.o.max_rows = 1;
+    begin(0);
+    define(0, 0, 1, 4);
+    define(1, 1, 3, 2);
+    submit(0);
+    run_until_outputs(0, 1);
+    submit(1);
+    for (int i = 0; i < 3 * N_LOOP; i++) {
+        step();
+        assert_true(R.n_pass == 1 && R.n_pass_decode == 1 && R.pass_job[0] == 1);
+    }
+    assert_false(R.job[0].live);
+    run_all(1000);
+    assert_int_equal(R.job[1].n_out, 2);
     end();
 }
 
@@ -820,6 +860,47 @@ static void watermark_holds_only_beside_others(void **state) {
     end();
 }
 
+/* Part of a block is a whole one. */
+static void watermark_rounds_up(void **state) {
+    (void)state;
+    setup();
+    R.kc.n_block[GY_KV_CORE] = 40;
+    R.o.watermark = 0.01;
+    begin(0);
+    define(0, 0, 80, 1); /* 20 blocks */
+    define(1, 1, 80, 1);
+    submit(0);
+    submit(1);
+    step();
+    assert_int_equal(info(0).state, GY_JOB_PREFILL);
+    assert_int_equal(info(1).state, GY_JOB_WAITING);
+    run_all(1000);
+    end();
+}
+
+/* A prompt that left early holds less than was set aside for it: with its first output that is given back. */
+static void a_promise_ends_with_the_prompt(void **state) {
+    (void)state;
+    setup();
+    R.kc.n_block[GY_KV_CORE] = 7;
+    R.o.watermark = 0;
+    begin(0);
+    define(0, 0, 10, 7); /* 4 blocks at full depth, takes 1 */
+    R.job[0].prompt_loops = R.job[0].decode_loops = 1;
+    define(1, 1, 16, 1); /* 4 */
+    submit(0);
+    submit(1);
+    step();
+    assert_int_equal(info(0).state, GY_JOB_DECODE);
+    assert_int_equal(info(1).state, GY_JOB_WAITING);
+    step();
+    assert_int_equal(info(0).state, GY_JOB_DECODE);
+    assert_int_equal(info(1).state, GY_JOB_PREFILL);
+    run_all(1000);
+    assert_int_equal(stats().n_park + stats().n_drop, 0);
+    end();
+}
+
 /* Prompts that have been admitted and have not got their blocks yet count. */
 static void promised_blocks_are_set_aside(void **state) {
     (void)state;
@@ -1031,6 +1112,25 @@ static void dropping_computes_again(void **state) {
     end();
 }
 
+/* What is said of a job's admission is said of the first one, also when it finds its own rows in the cache later. */
+static void the_first_admission_counts(void **state) {
+    (void)state;
+    open_preempt(1);
+    gy_sched_job in = spec(0);
+    in.use_cache = 1;
+    try_submit(0, &in);
+    run_until_outputs(0, 2);
+    int64_t admit_ns = info(0).admit_ns;
+    preempt(0, GY_PREEMPT_RECOMPUTE, GY_OK);
+    step();
+    assert_int_equal(info(0).state, GY_JOB_PREFILL);
+    assert_int_equal(prefix().n_hit_tok, 32);
+    assert_int_equal(info(0).n_cached, 0);
+    assert_int_equal(info(0).admit_ns, admit_ns);
+    run_all(1000);
+    end();
+}
+
 /* Parking is refused in one piece when the park pool is too small: nothing changed. */
 static void parking_needs_room(void **state) {
     (void)state;
@@ -1055,18 +1155,18 @@ static void prompt_logits_come_once(void **state) {
     (void)state;
     for (int coda = 0; coda < 3; coda++)
         for (int loops = 0; loops <= N_LOOP; loops += N_LOOP)
-            for (int at = 1; at < 14; at++) {
+            for (uint32_t at = 4; at < 14 * 4; at++) { /* steps, and four ways in which depths follow each other */
                 setup();
                 if (coda) with_boundary(coda - 1);
                 R.o.max_rows = 8;
                 R.max_logit = 3;
                 begin(1);
-                define(0, 3, 20, 4);
+                define(0, at % 4, 20, 4);
                 R.job[0].prompt_loops = loops;
                 gy_sched_job in = spec(0);
                 in.all_logits = in.use_cache = 1;
                 try_submit(0, &in);
-                for (int i = 0; i < at; i++) step();
+                for (uint32_t i = 0; i < at / 4; i++) step();
                 if (R.job[0].live) preempt(0, GY_PREEMPT_RECOMPUTE, GY_OK);
                 run_all(1000);
                 assert_int_equal(R.job[0].n_logits, 20 + 3); /* each prompt row, and each further output */
@@ -1139,6 +1239,27 @@ static void nobody_is_preempted_in_vain(void **state) {
     define(0, 0, 60, 3); /* 16 */
     define(1, 1, 20, 9); /* 8 */
     define(2, 2, 60, 3); /* 16: more than job 1 holds */
+    submit_at(0, 0);
+    submit_at(1, 1);
+    run_until_outputs(1, 1);
+    submit_at(2, 0);
+    step();
+    assert_int_equal(info(2).state, GY_JOB_WAITING);
+    assert_int_equal(info(1).n_preempt, 0);
+    run_all(1000);
+    end();
+}
+
+/* What the watermark keeps free beside those that stay is not room either. */
+static void the_watermark_is_no_room_for_the_better(void **state) {
+    (void)state;
+    open_priority(24, 8);
+    end();
+    R.o.watermark = 0.25; /* 6 */
+    begin(0);
+    define(0, 0, 20, 9); /* 8 */
+    define(1, 1, 20, 9); /* 8 */
+    define(2, 2, 48, 1); /* 12: 8 are free and job 1 holds 8, 10 of them may be had */
     submit_at(0, 0);
     submit_at(1, 1);
     run_until_outputs(1, 1);
@@ -1313,6 +1434,31 @@ static void choices_share_their_leaders_rows(void **state) {
     assert_int_equal(blocks_used(), (2 + 3) * N_LOOP); /* two rows shared, one each */
     run_all(1000);
     assert_int_equal(R.job[2].n_out, 20);
+    end();
+}
+
+/* The leader is gone and its index is another job's, with a prompt as long: whoever followed it follows nobody. */
+static void a_leaders_index_is_not_the_leader(void **state) {
+    (void)state;
+    open_priority(512, 8);
+    for (int i = 0; i < 3; i++) define(i, i < 2 ? 9 : 10, 40, 6);
+    submit_at(0, 1);
+    gy_sched_job in = spec(1);
+    in.priority = 1;
+    in.leader = R.job[0].id;
+    assert_int_equal(try_submit(1, &in), GY_OK);
+    step();
+    assert_int_equal(info(1).state, GY_JOB_WAITING);
+    int32_t id = R.job[0].id;
+    drop(0);
+    submit_at(2, 0);
+    assert_int_equal(R.job[2].id, id);
+    step();
+    assert_int_equal(info(2).state, GY_JOB_PREFILL);
+    assert_int_equal(info(1).state, GY_JOB_PREFILL);
+    assert_int_equal(info(1).n_cached, 0);
+    run_all(1000);
+    assert_int_equal(R.job[1].n_out, 6);
     end();
 }
 
@@ -1628,11 +1774,13 @@ int main(void) {
         cmocka_unit_test(depths_may_differ),
         cmocka_unit_test(serial_layouts_run_position_by_position),
         cmocka_unit_test(prompts_take_turns_of_a_chunk),
+        cmocka_unit_test(a_turn_is_not_inherited),
         cmocka_unit_test(tail_of_a_prompt_fills_passes),
         cmocka_unit_test(a_whole_chunk_waits),
         cmocka_unit_test(prompts_keep_to_their_share),
         cmocka_unit_test(a_small_share_is_one_row),
         cmocka_unit_test(more_jobs_than_rows),
+        cmocka_unit_test(one_row_is_the_decode_rows),
         cmocka_unit_test(cohorts_without_refill),
         cmocka_unit_test(refill_keeps_passes_full),
         cmocka_unit_test(coda_waits_for_company),
@@ -1645,6 +1793,8 @@ int main(void) {
         cmocka_unit_test(scan_is_bounded),
         cmocka_unit_test(scan_goes_on),
         cmocka_unit_test(watermark_holds_only_beside_others),
+        cmocka_unit_test(watermark_rounds_up),
+        cmocka_unit_test(a_promise_ends_with_the_prompt),
         cmocka_unit_test(promised_blocks_are_set_aside),
         cmocka_unit_test(reservation_is_never_short),
         cmocka_unit_test(shortage_parks_the_worst),
@@ -1653,11 +1803,13 @@ int main(void) {
         cmocka_unit_test(parked_jobs_give_up_their_sequences),
         cmocka_unit_test(parking_keeps_what_is_finished),
         cmocka_unit_test(dropping_computes_again),
+        cmocka_unit_test(the_first_admission_counts),
         cmocka_unit_test(parking_needs_room),
         cmocka_unit_test(prompt_logits_come_once),
         cmocka_unit_test(better_jobs_take_slots),
         cmocka_unit_test(better_jobs_take_blocks),
         cmocka_unit_test(nobody_is_preempted_in_vain),
+        cmocka_unit_test(the_watermark_is_no_room_for_the_better),
         cmocka_unit_test(fcfs_ignores_priorities),
         cmocka_unit_test(prompts_are_found_again),
         cmocka_unit_test(rows_are_published_as_they_finish),
@@ -1665,6 +1817,7 @@ int main(void) {
         cmocka_unit_test(a_dropped_job_takes_only_rows_that_ran_as_its_own),
         cmocka_unit_test(only_full_prompts_share),
         cmocka_unit_test(choices_share_their_leaders_rows),
+        cmocka_unit_test(a_leaders_index_is_not_the_leader),
         cmocka_unit_test(a_leaders_rows_come_before_the_caches_own),
         cmocka_unit_test(choices_do_not_wait_for_nothing),
         cmocka_unit_test(a_follower_does_not_wait_for_a_worse_leader),

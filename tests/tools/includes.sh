@@ -31,6 +31,8 @@ fences='
 jansson.h      src/base/json.c
 pcre2.h        src/text/
 utf8proc.h     src/text/
+event2/event.h src/server/
+event2/event_struct.h src/server/
 immintrin.h    src/ops/cpu/ src/base/cpu.c
 x86intrin.h    src/ops/cpu/ src/base/cpu.c
 cpuid.h        src/base/cpu.c

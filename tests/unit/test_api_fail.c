@@ -186,12 +186,50 @@ static void a_lost_engine_ends_everything(void **state) {
     }
 }
 
+/* A choice that has ended keeps its end; the one beside it gets the error. Seeds are tried until the two end at
+ * different tokens.
+ */
+static void a_lost_engine_spares_what_has_ended(void **state) {
+    (void)state;
+    gyre_bias letters[3];
+    for (int i = 0; i < 3; i++) letters[i] = (gyre_bias){'a' + i + 3, 100.0f}; /* id 3 is byte 0 */
+    gyre_string stop = {"a", 1};
+    for (int callback = 0; callback < 2; callback++) {
+        gyre *g = must_open(DEMO, small);
+        gy_ops broken = *g->m.be->ops;
+        gyre_err err = {0};
+        static seen s[2];
+        gyre_request r = ask("Once upon a time", 30, s);
+        r.n = 2, r.temperature = 9.0f, r.has_seed = 1, r.bias = letters, r.n_bias = 3, r.stop = &stop, r.n_stop = 1;
+        r.ignore_eos = 1, r.on_event = callback ? seen_add : NULL;
+        for (r.seed = 1; s[0].n_finish == s[1].n_finish; r.seed++) {
+            memset(s, 0, sizeof s);
+            must_submit(g, &r);
+            for (int n = 0; s[0].n_finish + s[1].n_finish == 0; n++) {
+                assert_true(n < 10000);
+                assert_int_equal(gyre_step(g, &err), GYRE_OK);
+                poll_all(g);
+            }
+        }
+        int ended = s[1].n_finish;
+        broken.sync = broken_sync;
+        g->m.be->ops = &broken;
+        assert_int_equal(gyre_step(g, &err), GYRE_E_DEVICE);
+        poll_all(g);
+        assert_true(s[ended].n_finish == 1 && s[ended].fin.reason == GYRE_FINISH_STOP && s[ended].fin.n_left == 1);
+        assert_true(s[!ended].n_finish == 1 && s[!ended].fin.reason == GYRE_FINISH_ERROR && s[!ended].fin.n_left == 0);
+        gyre_close(g);
+        memset(s, 0, sizeof s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(open_gives_all_back),
         cmocka_unit_test(submit_gives_all_back),
         cmocka_unit_test(a_step_without_memory_ends_the_request),
         cmocka_unit_test(a_lost_engine_ends_everything),
+        cmocka_unit_test(a_lost_engine_spares_what_has_ended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "support/gold.h"
+#include "support/tiny.h"
 
 static const int32_t prompt[] = {196, 48, 160, 99, 153, 64, 294, 5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16,
                                  17,  18, 19,  20, 21,  22, 23,  24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35};
@@ -132,9 +133,11 @@ static void steal(void *arg, gy_engine *e, int step, const gold_result *results)
 /* Dropped or parked again and again: what comes out is what came out undisturbed, whatever the rule. */
 static void thieves_change_nothing(void **state) {
     (void)state;
-    static const gy_exit_rule rules[] = {{GY_EXIT_SELECT, 0.6, 1, 3, 0}, {GY_EXIT_GATE, 0.5, 1, 4, 0},
-                                         {GY_EXIT_GATE, 0.5, 1, 4, 1},   {GY_EXIT_KL, 0.05, 1, 4, 0},
-                                         {GY_EXIT_FIXED, 1.0, 1, 2, 0},  {GY_EXIT_SELECT, 0.6, 1, 6, 0}};
+    static const int32_t trace[20] = {4, 1, 3, 2, 4, 1, 2, 3, 1, 1, 4, 2, 3, 3, 1, 2, 4, 1, 2, 3};
+    static const gy_exit_rule rules[] = {{GY_EXIT_TRACE, 1.0, 1, 4, 1}, {GY_EXIT_SELECT, 0.6, 1, 3, 0},
+                                         {GY_EXIT_GATE, 0.5, 1, 4, 0},  {GY_EXIT_GATE, 0.5, 1, 4, 1},
+                                         {GY_EXIT_KL, 0.05, 1, 4, 0},   {GY_EXIT_FIXED, 1.0, 1, 2, 0},
+                                         {GY_EXIT_SELECT, 0.6, 1, 6, 0}};
     static const char *const models[] = {"ouro-tiny", "huginn-tiny"};
     for (int m = 0; m < 2; m++) {
         gold_env env;
@@ -148,6 +151,8 @@ static void thieves_change_nothing(void **state) {
                 base_request(&env, 18, &r);
                 r.max_tokens = 20;
                 r.exit = rules[k];
+                r.trace = trace;
+                r.n_trace = 20;
                 r.latent_noise = m;
                 gold_run(env.e, &r, 1, &calm);
                 gold_run_hooked(env.e, &r, 1, &robbed, &(gold_hook){.before_step = steal, .arg = &t});
@@ -162,6 +167,47 @@ static void thieves_change_nothing(void **state) {
 static void two_places(gy_engine_opts *o, const void *arg) {
     (void)arg;
     o->sched.max_queue = 2;
+}
+
+/* Blocks of the boundary that are larger than those of the core find their way out and back too. */
+static void parked_boundaries_come_back(void **state) {
+    (void)state;
+    static const tiny_spec spec = {.family = "huginn",
+                                   .n_vocab = 40,
+                                   .n_embd = 16,
+                                   .n_ff = 24,
+                                   .n_head = 2,
+                                   .n_head_kv = 2,
+                                   .head_dim = 8,
+                                   .n_layer = {2, 1, 1},
+                                   .n_loop = 3,
+                                   .max_pos = 128,
+                                   .eps = 1e-5,
+                                   .theta = 1e4,
+                                   .dtype = GY_F32};
+    static tiny t;
+    int32_t ids[2][40];
+    gold_env env;
+    gy_request r[2];
+    gold_result calm[2], robbed[2];
+    thief h = {.how = GY_PREEMPT_PARK, .every = 7};
+    tiny_make(&spec, &t);
+    open_with((gold_setup){.model = t.dir, .max_len = 128}, &env);
+    const gy_engine_plan *p = gy_engine_get_plan(env.e);
+    assert_int_equal(p->block_bytes[GY_KV_BOUNDARY], 3 * p->block_bytes[GY_KV_CORE]);
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < 40; k++) ids[i][k] = (7 * k + 5 * i) % 40;
+        base_request(&env, 40, &r[i]);
+        r[i].prompt = ids[i];
+        r[i].max_tokens = 20;
+    }
+    gold_run(env.e, r, 2, calm);
+    gold_run_hooked(env.e, r, 2, robbed, &(gold_hook){.before_step = steal, .arg = &h});
+    assert_true(h.n >= 4);
+    for (int i = 0; i < 2; i++) assert_true(gold_same(&calm[i], &robbed[i]));
+    gold_idle(env.e);
+    gold_close(&env);
+    tiny_free(&t);
 }
 
 static void by_priority(gy_engine_opts *o, const void *arg) {
@@ -542,13 +588,21 @@ static void a_watermark_of_nearly_all(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(select_with_other_loops),          cmocka_unit_test(select_reads_out_early),
-        cmocka_unit_test(trace_leaves_the_prompt_alone),    cmocka_unit_test(thieves_change_nothing),
-        cmocka_unit_test(parked_ones_take_a_place),         cmocka_unit_test(outputs_are_penalised),
-        cmocka_unit_test(the_finish_event_is_right),        cmocka_unit_test(fused_steps_end_with_a_token),
-        cmocka_unit_test(choices_share_the_prompt),         cmocka_unit_test(salts_are_copied),
-        cmocka_unit_test(errors_take_the_other_rows_along), cmocka_unit_test(one_place_for_two_priorities),
-        cmocka_unit_test(cancelled_after_one_choice_ended), cmocka_unit_test(boundary_rows_follow_the_core),
+        cmocka_unit_test(select_with_other_loops),
+        cmocka_unit_test(select_reads_out_early),
+        cmocka_unit_test(trace_leaves_the_prompt_alone),
+        cmocka_unit_test(thieves_change_nothing),
+        cmocka_unit_test(parked_boundaries_come_back),
+        cmocka_unit_test(parked_ones_take_a_place),
+        cmocka_unit_test(outputs_are_penalised),
+        cmocka_unit_test(the_finish_event_is_right),
+        cmocka_unit_test(fused_steps_end_with_a_token),
+        cmocka_unit_test(choices_share_the_prompt),
+        cmocka_unit_test(salts_are_copied),
+        cmocka_unit_test(errors_take_the_other_rows_along),
+        cmocka_unit_test(one_place_for_two_priorities),
+        cmocka_unit_test(cancelled_after_one_choice_ended),
+        cmocka_unit_test(boundary_rows_follow_the_core),
         cmocka_unit_test(a_watermark_of_nearly_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -997,6 +997,33 @@ static void shortage_drops_when_parking_is_full_or_forbidden(void **state) {
     end();
 }
 
+/* Outputs may run deeper than prompts. A job that was dropped for want of a deep block waits until there is one: with
+ * the blocks of its known tokens alone it would come and go until the job that stays ends.
+ */
+static void what_was_dropped_comes_back_once(void **state) {
+    (void)state;
+    setup();
+    R.kc.n_loop = N_LOOP + 2;
+    R.kc.n_block[GY_KV_CORE] = 12;
+    R.o.watermark = 0;
+    R.o.preempt = GY_PREEMPT_RECOMPUTE;
+    begin(0);
+    define(0, 0, 16, 16);
+    submit(0);
+    run_until_outputs(0, 2); /* 8 blocks */
+    define(1, 1, 10, 6);     /* 4 for its prompt, 2 more for its outputs */
+    R.job[1].decode_loops = N_LOOP + 2;
+    submit(1);
+    while (R.job[0].live) {
+        step();
+        assert_true(info(1).n_preempt <= 1);
+    }
+    assert_int_equal(info(1).n_preempt, 1);
+    run_all(1000);
+    assert_int_equal(R.job[1].n_out, 6);
+    end();
+}
+
 /* The boundary pool can be short too: while tokens enter. */
 static void shortage_while_entering(void **state) {
     (void)state;
@@ -1345,6 +1372,29 @@ static void rows_are_published_as_they_finish(void **state) {
     define(1, 9, 96, 4);
     submit_cached(1);
     step();
+    assert_int_equal(info(1).n_cached, 32);
+    run_all(1000);
+    end();
+}
+
+/* Who waits for blocks may share rows as soon as they are published, long before that prompt is done. */
+static void a_published_row_makes_room(void **state) {
+    (void)state;
+    setup();
+    R.kc.n_block[GY_KV_CORE] = 20;
+    R.o.watermark = 0;
+    R.o.max_rows = 8;
+    begin(1);
+    define(0, 7, 64, 1); /* 16 blocks, slowly */
+    define(1, 7, 40, 1); /* 12, of which 8 may be shared */
+    submit_cached(0);
+    submit_cached(1);
+    step();
+    assert_int_equal(info(1).state, GY_JOB_WAITING);
+    while (prefix().n_row < 2) step();
+    step();
+    assert_int_equal(info(0).state, GY_JOB_PREFILL);
+    assert_int_equal(info(1).state, GY_JOB_PREFILL);
     assert_int_equal(info(1).n_cached, 32);
     run_all(1000);
     end();
@@ -1800,6 +1850,7 @@ int main(void) {
         cmocka_unit_test(shortage_parks_the_worst),
         cmocka_unit_test(shortage_drops_when_parking_is_full_or_forbidden),
         cmocka_unit_test(shortage_while_entering),
+        cmocka_unit_test(what_was_dropped_comes_back_once),
         cmocka_unit_test(parked_jobs_give_up_their_sequences),
         cmocka_unit_test(parking_keeps_what_is_finished),
         cmocka_unit_test(dropping_computes_again),
@@ -1813,6 +1864,7 @@ int main(void) {
         cmocka_unit_test(fcfs_ignores_priorities),
         cmocka_unit_test(prompts_are_found_again),
         cmocka_unit_test(rows_are_published_as_they_finish),
+        cmocka_unit_test(a_published_row_makes_room),
         cmocka_unit_test(outputs_are_published_as_far_as_they_are_full),
         cmocka_unit_test(a_dropped_job_takes_only_rows_that_ran_as_its_own),
         cmocka_unit_test(only_full_prompts_share),

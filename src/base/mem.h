@@ -34,7 +34,8 @@ void *gy_mem_map_pages(gy_mem_tag tag, size_t bytes); /* NULL on failure */
 void gy_mem_unmap_pages(gy_mem_tag tag, void *p, size_t bytes);
 
 /* Bytes this process may still use without swapping: the lesser of the system's MemAvailable and what is left under the
- * memory limits of its control groups (v2 and v1). 0 when nothing can be found out. Reads /proc and /sys: not for a step.
+ * memory limits of its control groups (v2 and v1). 0 when nothing can be found out. Reads /proc and /sys: not for a
+ * step.
  */
 size_t gy_mem_available(void);
 

@@ -15,9 +15,9 @@
 #include "support/mixed.h"
 
 #ifdef GY_SANITIZED
-enum { STRIDE = 7 };
+enum { STRIDE = 7, FEWER = 2 }; /* each model and each layout, not each pair of them */
 #else
-enum { STRIDE = 1 };
+enum { STRIDE = 1, FEWER = 1 };
 #endif
 
 static const char *const models[] = {"ouro-tiny", "huginn-tiny", "nanbeige-tiny"};
@@ -158,7 +158,7 @@ static int check_choices(gold_setup s) {
 static void choices_are_requests(void **state) {
     (void)state;
     int bad = 0;
-    for (int i = 0; i < 9; i++) bad += check_choices(setup_of(i / 3, i % 3));
+    for (int i = 0; i < 9; i += FEWER) bad += check_choices(setup_of(i / 3, i % 3));
     assert_int_equal(bad, 0);
 }
 
@@ -177,7 +177,7 @@ static void preempt_one(void *arg, gy_engine *e, int step, const gold_result *re
 
 static void preempted_leader(void **state) {
     (void)state;
-    int bad = 0;
+    int bad = 0, n_all = 0;
     for (int i = 0; i < 9; i++) {
         gold_setup s = setup_of(i / 3, i % 3);
         gold_env env;
@@ -192,24 +192,27 @@ static void preempted_leader(void **state) {
         gold_engine(&s, &env);
         make_request(&r, &env.m->d, 3, ids, trace);
         r.max_tokens = 3;
+        if (i % 3) r.n_prompt = 18; /* position by position: many steps */
         r.no_cache = 1;
         r.n = N_CHOICE;
         run_singles(env.e, &r, single);
-        r.no_cache = 0;
         int n_step = 1, n_done = 0;
         for (int k = 0; k < n_step; k += i % 3 && !(k & 1) ? 3 * STRIDE : STRIDE)
             for (int c = 0; c < 2; c++) {
                 one_preempted p = {.at = k, .choice = c};
                 char what[64];
-                n_step = gold_run_hooked(env.e, &r, 1, got, &(gold_hook){.before_step = preempt_one, .arg = &p});
+                r.no_cache = k % 2; /* else there is nothing left to be led through */
+                int n = gold_run_hooked(env.e, &r, 1, got, &(gold_hook){.before_step = preempt_one, .arg = &p});
+                if (n > n_step) n_step = n;
                 snprintf(what, sizeof what, "choice %d preempted before step %d", c, k);
                 bad += mixed_compare(&s, what, &r, 0, 1, single, got);
                 n_done += p.n_done;
             }
-        assert_true(n_done >= 4);
+        n_all += n_done;
         gold_idle(env.e);
         gold_close(&env);
     }
+    assert_true(n_all * STRIDE > 300);
     assert_int_equal(bad, 0);
 }
 
@@ -384,7 +387,7 @@ static int cancel_everywhere(int m, int l) {
         }
     }
     gold_idle(env.e);
-    assert_true(n_runs > 8 && n_cancelled > n_runs);
+    assert_true(n_runs >= 4 && n_cancelled > n_runs);
     gold_close(&env);
     free(t);
     return bad;

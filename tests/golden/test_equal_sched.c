@@ -99,7 +99,7 @@ typedef struct results {
 
 /* Under a sanitizer a step costs ten times as much. */
 #ifdef GY_SANITIZED
-enum { EVERY = 3, ALONE = 5 };
+enum { EVERY = 4, ALONE = 7 };
 #else
 enum { EVERY = 1, ALONE = 1 };
 #endif

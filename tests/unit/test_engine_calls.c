@@ -343,9 +343,13 @@ static void the_queue_has_an_end(void **state) {
     r.n = 5;
     assert_int_equal(gy_engine_submit(env.e, &r, &err, &id), GY_E_LIMIT);
     assert_non_null(strstr(err.msg, "n: found 5 choices, the queue holds 4"));
-    r.n = 4;
+    r.n = 3;
     assert_true(gold_submit(env.e, &r, res));
+    r.n = 2;
+    assert_int_equal(gy_engine_submit(env.e, &r, &err, &id), GY_AGAIN);
+    assert_non_null(strstr(err.msg, "3 of 4 places are taken, 2 are needed"));
     r.n = 1;
+    assert_true(gold_submit(env.e, &r, &res[3]));
     assert_int_equal(gy_engine_submit(env.e, &r, &err, &id), GY_AGAIN);
     assert_non_null(strstr(err.msg, "4 of 4 places are taken, 1 are needed"));
     assert_int_equal(id, -7);

@@ -38,8 +38,8 @@ typedef struct gy_exit_rule {
     gy_exit_kind kind;
     double threshold;
     int32_t min_loops, max_loops; /* 1 <= min <= max */
-    int on_prompt; /* 1: prompt tokens obey the rule too; 0: trained depth. select then still chooses what is read out at
-                      the last prompt token, among the trained loops */
+    int on_prompt; /* 1: prompt tokens obey the rule too; 0: trained depth, of which select still chooses what is read
+                      out at the last prompt token */
 } gy_exit_rule;
 
 /* What the model can offer to a rule. */

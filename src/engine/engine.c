@@ -28,7 +28,7 @@ const char *gy_finish_name(gy_finish f) {
 
 static void lay_out(gy_engine *e, gy_carve *c) {
     size_t rows = (size_t)e->o.sched.max_rows, flights = (size_t)e->n_flight;
-    e->by_job = gy_carve_take(c, (size_t)e->max_job, sizeof *e->by_job);
+    e->by_job = gy_carve_take(c, (size_t)e->max_job, sizeof(void *));
     e->flight = gy_carve_take(c, flights, sizeof *e->flight);
     e->gate_log = e->m->d.has_gate ? gy_carve_take(c, flights, (size_t)e->depth * sizeof(float)) : NULL;
     e->row_flight = gy_carve_take(c, rows, sizeof(int32_t));

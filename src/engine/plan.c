@@ -161,7 +161,8 @@ static gy_status set_pools(const gy_engine_opts *o, const row_size *r, int64_t n
             return gy_err_set(err, GY_E_LIMIT, "KV size overflows: lower max_seqs or max_len");
         p->kv_token_bytes += r->block[g] / GY_BLOCK_SLOTS * (size_t)r->plane[g];
     }
-    p->kv_tokens = (int64_t)p->n_block[GY_KV_CORE] / r->plane[GY_KV_CORE] * GY_BLOCK_SLOTS;
+    int64_t planes = r->plane[GY_KV_CORE];
+    p->kv_tokens = planes > 0 ? p->n_block[GY_KV_CORE] / planes * GY_BLOCK_SLOTS : 0;
     return GY_OK;
 }
 

@@ -107,7 +107,7 @@ static void lay_out_choice(const gy_engine *e, gy_req *q, gy_carve *c, gy_choice
     int32_t *depth = gy_carve_take(c, (size_t)r->max_tokens, sizeof(int32_t));
     float *logp = r->exit.kind == GY_EXIT_KL ? gy_carve_take(c, (size_t)e->m->d.n_vocab, sizeof(float)) : NULL;
     void *mem = counts ? gy_carve_take(c, counts, 1) : NULL;
-    if (!c->base) return;
+    if (!h) return;
     h->tok = tok;
     h->depth = depth;
     h->prev_logp = logp;
@@ -123,7 +123,7 @@ static void lay_out_req(const gy_engine *e, gy_req *q, gy_carve *c) {
     gy_logit_bias *bias = r->sample.n_bias ? gy_carve_take(c, (size_t)r->sample.n_bias, sizeof *bias) : NULL;
     char *salt = r->n_salt ? gy_carve_take(c, (size_t)r->n_salt, 1) : NULL;
     int32_t n_eos = r->ignore_eos ? 0 : d->n_eos;
-    int32_t *ends = gy_carve_take(c, (size_t)(r->n_stop_ids + n_eos), sizeof *ends);
+    int32_t *ends = gy_carve_take(c, (size_t)r->n_stop_ids + (size_t)n_eos, sizeof *ends);
     take_ids(c, &r->trace, r->n_trace);
     for (int32_t k = 0; k < r->n; k++) lay_out_choice(e, q, c, c->base ? &choice[k] : NULL);
     if (!c->base) return;

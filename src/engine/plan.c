@@ -159,10 +159,9 @@ static gy_status set_pools(const gy_engine_opts *o, const row_size *r, int64_t n
         p->block_bytes[g] = r->block[g];
         if (gy_size_mul(r->block[g], (size_t)n[g], &bytes) || gy_size_add(p->kv_bytes, bytes, &p->kv_bytes))
             return gy_err_set(err, GY_E_LIMIT, "KV size overflows: lower max_seqs or max_len");
+        if (g == GY_KV_CORE && r->plane[g] > 0) p->kv_tokens = n[g] / r->plane[g] * GY_BLOCK_SLOTS;
         p->kv_token_bytes += r->block[g] / GY_BLOCK_SLOTS * (size_t)r->plane[g];
     }
-    int64_t planes = r->plane[GY_KV_CORE];
-    p->kv_tokens = planes > 0 ? p->n_block[GY_KV_CORE] / planes * GY_BLOCK_SLOTS : 0;
     return GY_OK;
 }
 

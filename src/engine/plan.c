@@ -189,6 +189,7 @@ gy_status gy_engine_make_plan(const gy_model_desc *d, gy_dtype act, const gy_eng
     int64_t n_row = 0;
     if (!p.workspace_bytes)
         return gy_err_set(err, GY_E_LIMIT, "workspace size overflows: lower max_rows or max_logits");
+    if (!r.bytes) return gy_err_set(err, GY_E_LIMIT, "size of a KV block overflows: the model's heads are too large");
     if (o->kv_blocks) {
         p.limit = "kv_blocks";
         n_row = (o->kv_blocks + r.plane[GY_KV_CORE] - 1) / r.plane[GY_KV_CORE];

@@ -563,6 +563,26 @@ static void boundary_rows_follow_the_core(void **state) {
     gold_close(&env);
 }
 
+/* A block that no size can name is refused, not divided by. */
+static void blocks_beyond_all_sizes(void **state) {
+    (void)state;
+    gold_env env;
+    gy_engine_opts o;
+    gy_engine_plan p;
+    gy_err err;
+    open_with((gold_setup){.model = "ouro-tiny"}, &env);
+    gy_model_desc d = env.m->d;
+    d.n_head_kv = INT32_MAX;
+    d.n_layer[GY_CORE] = INT32_MAX; /* 2^62 heads in a block */
+    gy_engine_opts_default(&o);
+    o.max_len = 160;
+    for (o.kv_blocks = 0; o.kv_blocks < 2; o.kv_blocks++) {
+        assert_int_equal(gy_engine_make_plan(&d, GY_F32, &o, 0, &err, &p), GY_E_LIMIT);
+        assert_non_null(strstr(err.msg, "size of a KV block overflows"));
+    }
+    gold_close(&env);
+}
+
 /* A watermark that leaves next to nothing makes no pool of a size that cannot be counted. */
 static void a_watermark_of_nearly_all(void **state) {
     (void)state;
@@ -603,6 +623,7 @@ int main(void) {
         cmocka_unit_test(one_place_for_two_priorities),
         cmocka_unit_test(cancelled_after_one_choice_ended),
         cmocka_unit_test(boundary_rows_follow_the_core),
+        cmocka_unit_test(blocks_beyond_all_sizes),
         cmocka_unit_test(a_watermark_of_nearly_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,6 +17,9 @@ void gy_args_default(gy_args *a) {
     a->device = "cpu";
     a->kv_layout = "last_exited";
     a->prefill_share = a->watermark = a->kv_fraction = NAN;
+    a->host = "127.0.0.1";
+    a->port = 8000;
+    a->shutdown_timeout = 30;
     a->bench = (gy_bench_opts){.workload = 1, .warmup = -1};
     a->req = (gy_req_opts){.top_p = 1,
                            .repetition_penalty = 1,
@@ -204,6 +207,44 @@ static const gy_opt synth_rows[] = {
     {"seed", GY_OPT_U64, AT(synth_seed), "S", 0, 0, "0", "of the random weights; the same seed gives the same file"},
     {"tokenizer", GY_OPT_FLAG, AT(tokenizer), NULL, 0, 0, NULL, "write a byte-level tokenizer beside it"},
 };
+static const gy_opt serve_rows[] = {
+    {"host", GY_OPT_STR, AT(host), "HOST", 0, 0, "127.0.0.1", "name or address to listen on; 0.0.0.0 or :: is all"},
+    {"port", GY_OPT_I32, AT(port), "N", 0, 65535, "8000", "0: any free one, which is printed"},
+    {"served-model-name", GY_OPT_LIST, AT(served_names), "NAME", 0, 0, "the folder's name",
+     "what requests call the model; may be repeated: other names for it"},
+    {"chat-template", GY_OPT_STR, AT(chat_template), "FILE", 0, 0, "the model's own",
+     "a Jinja template that makes a prompt of messages"},
+    {"api-key", GY_OPT_LIST, AT(api_keys), "KEY", 0, 0, "none: anybody may ask",
+     "that requests must carry (Authorization: Bearer KEY), on every path but /health; may be repeated. Other users of "
+     "this machine can read command lines: rather put \"api_key\" into --config"},
+    {"allowed-origin", GY_OPT_LIST, AT(allowed_origins), "ORIGIN", 0, 0, "the server's own pages",
+     "web pages that may ask (http://host:port, or * for all); may be repeated"},
+    {"allowed-host", GY_OPT_LIST, AT(allowed_hosts), "NAME", 0, 0,
+     "listening on loopback: localhost and addresses; else any",
+     "names that this server answers to (without port, or * for any); may be repeated"},
+    {"max-body-bytes", GY_OPT_SIZE, AT(max_body), "SIZE", 0, 0, "16M", "largest body of a request, at most 1G"},
+    {"access-log", GY_OPT_WORD, AT(access_log), "off|json|logfmt", 0, 0, "off", "a line on stdout for each request"},
+    {"shutdown-timeout", GY_OPT_F64, AT(shutdown_timeout), "SECONDS", 0, 86400, "30",
+     "how long SIGTERM and SIGINT let running requests go on; a second signal ends them"},
+    {"max-len", GY_OPT_I32, AT(max_len), "N", 1, BIG, "the model's context, or what the KV memory holds",
+     "longest prompt and output together"},
+    {"max-loops", GY_OPT_I32, AT(req.max_loops), "N", 1, BIG, "the trained depth",
+     "most loops that a request may ask for"},
+    {"config", GY_OPT_STR, AT(config), "FILE.json", 0, 0, NULL,
+     "an object with any of these options, with underscores; the command line goes first"},
+};
+/* Those of sched_rows that the library's options have. */
+static const gy_opt serve_sched_rows[] = {
+    {"max-queue", GY_OPT_I32, AT(max_queue), "N", 1, 1 << 20, "1024",
+     "sequences that wait; beyond it requests get 429"},
+    {"policy", GY_OPT_WORD, AT(policy), "fcfs|priority", 0, 0, "fcfs", "who runs first: first come, or \"priority\""},
+    {"prefill-chunk", GY_OPT_I32, AT(prefill_chunk), "N", 1, BIG, "128",
+     "prompt tokens of one sequence before the next one's turn"},
+    {"prefill-share", GY_OPT_F64, AT(prefill_share), "F", 0, 1, "0.5",
+     "prompt rows of a pass that holds decode rows, as a share of --max-rows"},
+    {"fuse-loops", GY_OPT_I32, AT(fuse_loops), "N", 1, GY_ENGINE_MAX_LOOPS, "1",
+     "passes of one step while no token is due"},
+};
 
 /* ---- groups ---- */
 
@@ -223,6 +264,8 @@ static const gy_opt_group group_eval = GROUP("Text and files", eval_rows);
 static const gy_opt_group group_tokenize = GROUP("Tokenizer", tokenize_rows);
 static const gy_opt_group group_inspect = GROUP("What to look at", inspect_rows);
 static const gy_opt_group group_synth = GROUP("Checkpoint", synth_rows);
+static const gy_opt_group group_serve = GROUP("Server", serve_rows);
+static const gy_opt_group group_serve_sched = GROUP("Scheduling (results do not depend on it)", serve_sched_rows);
 
 static const gy_opt_group *const run_groups[] = {&group_prompt, &gy_group_request, &group_device,
                                                  &group_kv,     &group_sched,      &group_workers,
@@ -235,6 +278,8 @@ static const gy_opt_group *const inspect_groups[] = {&group_inspect, &group_kv, 
 static const gy_opt_group *const synth_groups[] = {&group_synth, &group_general, NULL};
 static const gy_opt_group *const bench_groups[] = {&gy_group_bench, &gy_group_request, &group_device,  &group_kv,
                                                    &group_sched,    &group_debug,      &group_general, NULL};
+static const gy_opt_group *const serve_groups[] = {&group_serve, &group_device,  &group_kv, &group_serve_sched,
+                                                   &group_debug, &group_general, NULL};
 
 /* JSON lines use the same rows; their offsets lie in gy_args, so the fields travel through one. */
 gy_status gy_req_from_json(gy_arena *arena, const gy_jv *obj, const char *const *skip, gy_err *err,
@@ -276,9 +321,15 @@ const gy_cmd gy_cmds[] = {
      "text early). --seed is also the seed of prompts, lengths and arrivals. What --max-tokens would say, --out "
      "says.\n",
      bench_groups, 2, gy_cmd_bench},
+    {"serve", "[MODEL] [options]", "serve a model over HTTP, as OpenAI's API",
+     "POST /v1/completions, /v1/chat/completions, /tokenize, /detokenize, /apply_template; GET /v1/models, /health,\n"
+     "/metrics, /version. The port is open before the model is loaded: /health says 503 until a request would be\n"
+     "served. The prefix cache is on unless --prefix-cache off. SIGTERM or SIGINT: no new requests, running ones "
+     "end.\n",
+     serve_groups, 1, gy_cmd_serve},
 };
 const size_t gy_n_cmds = COUNT(gy_cmds);
-const char *const gy_cmds_later[] = {"chat", "serve", "pull", NULL};
+const char *const gy_cmds_later[] = {"chat", "pull", NULL};
 
 const gy_cmd *gy_cmd_find(const char *name) {
     for (size_t i = 0; i < gy_n_cmds; i++)

@@ -67,6 +67,13 @@ typedef struct gy_args {
     int tokenizer;
     /* bench */
     gy_bench_opts bench;
+    /* serve */
+    const char *host, *chat_template;
+    int32_t port;
+    gy_opt_list served_names, api_keys, allowed_origins, allowed_hosts;
+    gy_opt_u64 max_body;
+    int access_log; /* in the order of gy_app_log: off, json, logfmt */
+    double shutdown_timeout;
     /* positional arguments */
     const char *const *pos;
     size_t n_pos;
@@ -103,6 +110,7 @@ int gy_cmd_tokenize(const gy_args *a);
 int gy_cmd_inspect(const gy_args *a);
 int gy_cmd_synth(const gy_args *a);
 int gy_cmd_bench(const gy_args *a);
+int gy_cmd_serve(const gy_args *a);
 
 /* "gyre: MESSAGE" on stderr; returns the exit code that goes with the status: 2 for what was asked for (bad argument,
  * limit), else 1. */

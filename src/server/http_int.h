@@ -97,7 +97,10 @@ struct gy_http_server {
     gy_http_server_opts opts;
     gy_http_handler handler;
     struct event_base *base;
-    struct event *listen_ev[GY_HTTP_LISTEN_MAX], *wake_ev, *due_ev, *later_ev, *tick_ev, *drain_ev, *retry_ev;
+    struct event *listen_ev[GY_HTTP_LISTEN_MAX], *wake_ev, *due_ev, *later_ev, *tick_ev, *drain_ev, *retry_ev,
+        *watch_ev;
+    void (*on_watched)(void *user);
+    void *watch_user;
     int listen_fd[GY_HTTP_LISTEN_MAX];
     int n_listen, port, wake_fd, spare_fd;
     int draining, is_fd_warned;

@@ -262,6 +262,22 @@ static void on_wake(evutil_socket_t fd, short what, void *arg) {
     gy_http_server_settle(s);
 }
 
+static void on_watched(evutil_socket_t fd, short what, void *arg) {
+    gy_http_server *s = arg;
+    (void)fd, (void)what;
+    s->on_watched(s->watch_user);
+    gy_http_server_settle(s);
+}
+
+gy_status gy_http_server_watch(gy_http_server *s, int fd, void (*on_ready)(void *user), void *user, gy_err *err) {
+    GY_CHECK(!s->watch_ev);
+    s->on_watched = on_ready;
+    s->watch_user = user;
+    s->watch_ev = event_new(s->base, fd, EV_READ | EV_PERSIST, on_watched, s);
+    if (s->watch_ev && event_add(s->watch_ev, NULL) == 0) return GY_OK;
+    return gy_err_set(err, GY_E_IO, "http server: descriptor %d cannot be watched: %s", fd, strerror(errno));
+}
+
 void gy_http_server_wake(gy_http_server *s) {
     const uint64_t one = 1;
     if (atomic_exchange(&s->wake_pending, 1)) return;
@@ -376,6 +392,7 @@ void gy_http_server_close(gy_http_server *s) {
     free_event(s->retry_ev);
     free_event(s->drain_ev);
     free_event(s->tick_ev);
+    free_event(s->watch_ev);
     if (s->base) event_base_free(s->base);
     if (s->wake_fd >= 0) close(s->wake_fd);
     if (s->spare_fd >= 0) close(s->spare_fd);

@@ -87,6 +87,9 @@ void gy_http_server_opts_default(gy_http_server_opts *o);
 gy_status gy_http_server_open(const gy_http_server_opts *opts, const gy_http_handler *handler, gy_err *err,
                               gy_http_server **out);
 int gy_http_server_port(const gy_http_server *s);
+/* on_ready runs in the loop whenever fd is readable (level-triggered: as long as it is), until close; one descriptor at
+ * a time, borrowed. Before run, or by the loop's thread. */
+gy_status gy_http_server_watch(gy_http_server *s, int fd, void (*on_ready)(void *user), void *user, gy_err *err);
 /* Serves until a drain is complete. */
 gy_status gy_http_server_run(gy_http_server *s, gy_err *err);
 void gy_http_server_close(gy_http_server *s); /* accepts NULL; not during run; no callbacks */

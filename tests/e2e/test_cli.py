@@ -431,7 +431,7 @@ MISTAKES = [
     (["inspect", "--kv"], 2, "--kv needs a MODEL"),
     (["synth", "--shape", "ouro-9b", "/tmp/never"], 2, "--shape: "),
     (["synth", "--shape", "tiny-ouro"], 2, "no OUT"),
-    (["serve"], 2, "serve: this command is not in this build yet"),
+    (["serve", "--port", "65536"], 2, "--port"),
     (["chat"], 2, "not in this build yet"),
     (["evol"], 2, "unknown command 'evol'; did you mean eval?"),
 ]

@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -1160,6 +1161,63 @@ static void test_chaos(void **state) {
     app_stop(&a);
 }
 
+/* A descriptor of somebody else: called again as long as it is readable, not once more, and what the callback wrote to
+ * a stream leaves at the end of the same turn. */
+static struct {
+    app *a;
+    int fd;
+    atomic_int n_call;
+} watched;
+
+static void on_watched(void *user) {
+    uint64_t n;
+    assert_ptr_equal(user, &watched);
+    if (watched.n_call++ == 0) return;
+    assert_int_equal(read(watched.fd, &n, sizeof n), sizeof n);
+    assert_int_equal(n, 1);
+    on_wake(watched.a);
+}
+
+static void test_watch(void **state) {
+    (void)state;
+    app a;
+    gy_err err = {0};
+    const uint64_t one = 1;
+    memset(&a, 0, sizeof a);
+    a.bytes_before = server_bytes();
+    gy_http_server_opts o;
+    gy_http_server_opts_default(&o);
+    o.port = 0;
+    const gy_http_handler h = {.user = &a, .on_head = on_head, .on_request = on_request, .on_gone = on_gone};
+    assert_int_equal(gy_http_server_open(&o, &h, &err, &a.s), GY_OK);
+    watched.a = &a;
+    watched.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    assert_int_equal(gy_http_server_watch(a.s, watched.fd, on_watched, &watched, &err), GY_OK);
+    assert_int_equal(pthread_create(&a.thread, NULL, app_main, &a), 0);
+    poll(NULL, 0, 20);
+    assert_int_equal(watched.n_call, 0);
+    assert_int_equal(write(watched.fd, &one, sizeof one), sizeof one);
+    wait_until(&watched.n_call, 2);
+    poll(NULL, 0, 20);
+    assert_int_equal(watched.n_call, 2);
+    app_stop(&a);
+    close(watched.fd);
+}
+
+static void test_watch_bad(void **state) {
+    (void)state;
+    gy_http_server *s;
+    gy_err err = {0};
+    gy_http_server_opts o;
+    gy_http_server_opts_default(&o);
+    o.port = 0;
+    const gy_http_handler h = {.on_request = on_request, .on_gone = on_gone};
+    assert_int_equal(gy_http_server_open(&o, &h, &err, &s), GY_OK);
+    assert_int_equal(gy_http_server_watch(s, 987654, on_watched, NULL, &err), GY_E_IO);
+    assert_string_equal(err.msg, "http server: descriptor 987654 cannot be watched: Bad file descriptor");
+    gy_http_server_close(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_malformed),   cmocka_unit_test(test_long_field),
@@ -1174,7 +1232,8 @@ int main(void) {
         cmocka_unit_test(test_drain),       cmocka_unit_test(test_drain_deadline),
         cmocka_unit_test(test_open_errors), cmocka_unit_test(test_localhost),
         cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_wake),
-        cmocka_unit_test(test_chaos),
+        cmocka_unit_test(test_chaos),       cmocka_unit_test(test_watch),
+        cmocka_unit_test(test_watch_bad),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,132 @@
+/* Routes that need no request of the engine: models, health, metrics, version, tokens and text. */
+#include "server/app_int.h"
+
+#include "server/oai_info.h"
+
+#include <string.h>
+
+static const char JSON[] = "application/json";
+
+static gy_str *fresh(gy_app *a) {
+    if (a->out.failed) {
+        gy_str_free(&a->out);
+        a->out = (gy_str){0};
+    }
+    gy_str_clear(&a->out);
+    return &a->out;
+}
+
+void gy_app_root(gy_app *a, gy_http_req *r, const gy_app_call *c) {
+    gy_str *out = fresh(a);
+    gy_str_printf(out, "gyre %s\n\n", gyre_version());
+    gy_str_puts(out, "POST /v1/completions        text or token ids; stream with \"stream\": true\n"
+                     "POST /v1/chat/completions   messages, through the model's chat template\n"
+                     "POST /tokenize              text or messages to token ids\n"
+                     "POST /detokenize            token ids to text\n"
+                     "POST /apply_template        messages to the prompt's text\n"
+                     "GET  /v1/models             what is served\n"
+                     "GET  /health                200 when a request would be served, else 503\n"
+                     "GET  /metrics               for Prometheus\n"
+                     "GET  /version               the version\n");
+    gy_app_answer(a, r, c, "text/plain; charset=utf-8", out);
+}
+
+void gy_app_health(gy_app *a, gy_http_req *r, const gy_app_call *c) {
+    gy_oai_error e;
+    if (!gy_app_is_ready(a, &e)) {
+        gy_app_refuse(a, r, c, &e, NULL);
+        return;
+    }
+    gy_str *out = fresh(a);
+    gy_oai_health_body("ok", out);
+    gy_app_answer(a, r, c, JSON, out);
+}
+
+void gy_app_version(gy_app *a, gy_http_req *r, const gy_app_call *c) {
+    gy_str *out = fresh(a);
+    gy_oai_version_body(gyre_version(), out);
+    gy_app_answer(a, r, c, JSON, out);
+}
+
+void gy_app_models(gy_app *a, gy_http_req *r, const gy_app_call *c) {
+    gy_str *out = fresh(a);
+    gy_oai_models_body(a->o.names.s, (int32_t)a->o.names.n, a->created_s, a->info->max_len, out);
+    gy_app_answer(a, r, c, JSON, out);
+}
+
+void gy_app_one_model(gy_app *a, gy_http_req *r, const gy_app_call *c) {
+    size_t n, skip = strlen(c->route->path) - 1;
+    const char *path = gy_http_req_path(r, &n);
+    gy_str *out = fresh(a);
+    for (size_t i = 0; i < a->o.names.n; i++) {
+        const char *name = a->o.names.s[i];
+        if (strlen(name) != n - skip || memcmp(name, path + skip, n - skip) != 0) continue;
+        gy_oai_model_body(name, a->o.names.s[0], a->created_s, a->info->max_len, out);
+        gy_app_answer(a, r, c, JSON, out);
+        return;
+    }
+    gy_oai_error e;
+    gy_oai_error_set(&e, GY_OAI_E_MODEL, "model", "this model is not served here; GET /v1/models lists what is");
+    gy_app_refuse(a, r, c, &e, NULL);
+}
+
+void gy_app_metrics(gy_app *a, gy_http_req *r, const gy_app_call *c) {
+    gy_str *out = fresh(a);
+    gyre_stats s;
+    gyre_get_stats(a->g, &s, sizeof s);
+    gy_oai_metrics_stats(a->metrics, &s);
+    gy_oai_metrics_text(a->metrics, out);
+    gy_app_answer(a, r, c, "text/plain; version=0.0.4; charset=utf-8", out);
+}
+
+/* ---- text -------------------------------------------------------------------------------------------------------- */
+
+static void finish(gy_app *a, gy_http_req *r, const gy_app_call *c, gy_status st, const gy_oai_error *e, gy_str *out) {
+    if (st < 0)
+        gy_app_refuse(a, r, c, e, NULL);
+    else
+        gy_app_answer(a, r, c, JSON, out);
+}
+
+void gy_app_tokenize(gy_app *a, gy_http_req *r, const gy_app_call *c) {
+    gy_oai_error e;
+    gy_vec_i32 ids = {0};
+    int is_cut = 0;
+    gy_oai_request *q = gy_app_parse(a, r, c);
+    if (!q) return;
+    gy_status st = q->n_message ? gy_app_chat_ids(a, q, &e, &ids) : gy_app_prompt(a, q, 0, &e, &ids, &is_cut);
+    gy_str *out = fresh(a);
+    int strs = q->return_token_strs && a->info->has_tokenizer;
+    if (st >= 0) gy_oai_tokenize_body(ids.data, ids.len, a->info->max_len, strs ? gy_app_piece : NULL, a->model, out);
+    finish(a, r, c, st, &e, out);
+    gy_vec_free(&ids);
+    gy_oai_request_free(q);
+}
+
+void gy_app_detokenize(gy_app *a, gy_http_req *r, const gy_app_call *c) {
+    gy_oai_error e;
+    gy_str text = {0};
+    gy_oai_request *q = gy_app_parse(a, r, c);
+    if (!q) return;
+    const gy_oai_prompt *p = &q->prompts[0];
+    const gy_oai_seg none = {0}, *s = p->n_seg ? &p->seg[0] : &none;
+    gy_status st = gy_app_decode(a, s->ids, (size_t)s->n_ids, q->skip_special, &e, &text);
+    gy_str *out = fresh(a);
+    if (st >= 0) gy_oai_detokenize_body(gy_str_z(&text), text.len, out);
+    finish(a, r, c, st, &e, out);
+    gy_str_free(&text);
+    gy_oai_request_free(q);
+}
+
+void gy_app_template(gy_app *a, gy_http_req *r, const gy_app_call *c) {
+    gy_oai_error e;
+    gy_str text = {0};
+    gy_oai_request *q = gy_app_parse(a, r, c);
+    if (!q) return;
+    gy_status st = gy_app_chat_text(a, q, &e, &text);
+    gy_str *out = fresh(a);
+    if (st >= 0) gy_oai_template_body(gy_str_z(&text), text.len, out);
+    finish(a, r, c, st, &e, out);
+    gy_str_free(&text);
+    gy_oai_request_free(q);
+}

@@ -1,0 +1,166 @@
+/* Between the files of the app: app.c (life), app_route.c (who may ask for what), app_answer.c (replies, log,
+ * counters), app_generate.c (a body becomes work), app_events.c (events become bytes), app_info.c (small routes),
+ * app_text.c (text and ids), app_chat.c (messages to ids).
+ *
+ * Life of a gy_app_req:
+ *
+ *     PARSING --all prompts taken by the engine--> SUBMITTED --first frame--> STREAMING
+ *        |  error                                   |      |                    |    |
+ *        v                                          |      +-- whole reply, ----+    |
+ *      DONE <---------------------------------------|---------- end or error --+     |
+ *                                                   +----- client gone --> GONE <----+
+ *
+ * `http` is NULL from DONE or GONE on. The struct lives until the engine has told the last event of each prompt
+ * (n_live 0): events carry pointers into it. What is given up with prompts alive is cancelled at once.
+ */
+#ifndef GY_SERVER_APP_INT_H
+#define GY_SERVER_APP_INT_H
+
+#include "base/vec.h"
+#include "server/app.h"
+#include "server/oai_error.h"
+#include "server/oai_metrics.h"
+#include "server/oai_reply.h"
+#include "server/oai_request.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { GY_APP_MAX_TARGET = 512, GY_APP_MAX_ID = 128 };
+
+typedef enum gy_app_state { GY_APP_LOADING, GY_APP_READY, GY_APP_FAILED } gy_app_state;
+
+/* What of a request is needed after its head is gone. */
+typedef struct gy_app_call {
+    const struct gy_app_route *route; /* NULL: there is none */
+    int64_t start_ns, wall_ns;
+    size_t bytes_in;
+    size_t n_target;
+    const char *cors; /* value of Access-Control-Allow-Origin, NULL: no such header; borrowed from the options */
+    char id[GY_APP_MAX_ID + 1];
+    char peer[64], method[GY_HTTP_METHOD_MAX + 1], target[GY_APP_MAX_TARGET], agent[128];
+} gy_app_call;
+
+typedef struct gy_app_route {
+    const char *path; /* a path that ends in "*" is a prefix */
+    const char *method, *allow;
+    gy_oai_route metric;
+    gy_oai_kind kind; /* of the body, POST only */
+    int open;         /* no key is asked for */
+    int early;        /* answered before the model is there */
+    void (*run)(gy_app *a, gy_http_req *r, const gy_app_call *c);
+} gy_app_route;
+
+typedef enum gy_app_phase { GY_APP_PARSING, GY_APP_SUBMITTED, GY_APP_STREAMING, GY_APP_DONE, GY_APP_GONE } gy_app_phase;
+
+typedef struct gy_app_req gy_app_req;
+
+typedef struct gy_app_sub { /* one prompt: one request of the engine. Events' `user` */
+    gy_app_req *req;
+    int32_t prompt;
+    int live;
+    uint64_t id;
+    int64_t submit_ns;
+    int64_t *last_ns; /* [n] when the choice's last token came; 0: none yet */
+    int32_t max_output;
+    gy_vec_i32 ids; /* until submitted */
+    int is_cut;     /* ids are no longer all of the prompt's */
+} gy_app_sub;
+
+struct gy_app_req {
+    gy_app *app;
+    gy_http_req *http;
+    gy_app_phase phase;
+    gy_app_call call;
+    gy_oai_request *q;
+    gy_oai_reply *reply;
+    gy_app_sub *sub; /* [q->n_prompt] */
+    int32_t n_live;
+    int64_t first_ns;   /* first token of any choice; 0: none yet */
+    const char *finish; /* reason of the last choice that ended */
+    gy_app_req *prev, *next;
+};
+
+typedef struct gy_app_model gy_app_model; /* app_text.c: tokenizer and template beside the engine */
+
+struct gy_app {
+    gy_app_opts o;
+    gy_http_server *http;
+    atomic_int state; /* gy_app_state; written by the loading thread */
+    gy_err load_err;  /* of GY_APP_FAILED */
+    gyre *g;          /* g, model: from GY_APP_READY on */
+    gy_app_model *model;
+    const gyre_info *info;
+    pthread_t loader;
+    int has_loader, is_serving, is_lost; /* serving: READY was seen by the loop. lost: the engine cannot go on */
+    atomic_int n_drain;                  /* times that a drain was asked for */
+    atomic_int hangup;
+    void (*on_ready)(void *user);
+    void *ready_user;
+    gy_oai_config cfg;
+    gy_oai_metrics *metrics; /* from serving on */
+    gy_oai_seen *seen;
+    gy_app_req *reqs;
+    gy_str out, line; /* scratch of one turn */
+    int64_t created_s;
+    uint64_t n_id, id_key[2];
+    char fingerprint[48];
+    char server[32];
+};
+
+/* app.c */
+int gy_app_is_ready(const gy_app *a, gy_oai_error *e); /* 0: *e says why a request would not be served */
+
+/* app_route.c */
+void gy_app_on_head(void *user, gy_http_req *r);
+void gy_app_on_request(void *user, gy_http_req *r);
+void gy_app_on_refused(void *user, gy_http_req *r, int status, const char *what);
+void gy_app_new_id(gy_app *a, char *out, size_t cap); /* 24 hex digits; differs each time */
+
+/* app_answer.c: each ends the HTTP request, writes its line of the log and counts it. q may be NULL. */
+void gy_app_answer(gy_app *a, gy_http_req *r, const gy_app_call *c, const char *type, const gy_str *body);
+void gy_app_refuse(gy_app *a, gy_http_req *r, const gy_app_call *c, const gy_oai_error *e, gy_app_req *q);
+void gy_app_empty(gy_app *a, gy_http_req *r, const gy_app_call *c); /* 204, of a preflight */
+gy_status gy_app_stream_begin(gy_app_req *q);                       /* GY_E_PEER: on_gone follows */
+void gy_app_body(gy_app_req *q, const gy_str *body);
+void gy_app_note(gy_app *a, const gy_app_call *c, int status, uint64_t sent, gy_app_req *q, const char *error);
+
+/* app_generate.c */
+void gy_app_generate(gy_app *a, gy_http_req *r, const gy_app_call *c);
+void gy_app_release(gy_app_req *q); /* n_live is 0 */
+/* The body of r as the route's kind. On failure the request has been refused. */
+gy_oai_request *gy_app_parse(gy_app *a, gy_http_req *r, const gy_app_call *c);
+
+/* app_events.c */
+void gy_app_on_events(void *user);
+void gy_app_on_gone(void *user, gy_http_req *r, gy_http_gone why);
+void gy_app_fail(gy_app_req *q, const gy_oai_error *e); /* from outside; q may be freed */
+void gy_app_cancel(gy_app_req *q);
+
+/* app_info.c */
+void gy_app_root(gy_app *a, gy_http_req *r, const gy_app_call *c);
+void gy_app_health(gy_app *a, gy_http_req *r, const gy_app_call *c);
+void gy_app_version(gy_app *a, gy_http_req *r, const gy_app_call *c);
+void gy_app_models(gy_app *a, gy_http_req *r, const gy_app_call *c);
+void gy_app_one_model(gy_app *a, gy_http_req *r, const gy_app_call *c);
+void gy_app_metrics(gy_app *a, gy_http_req *r, const gy_app_call *c);
+void gy_app_tokenize(gy_app *a, gy_http_req *r, const gy_app_call *c);
+void gy_app_detokenize(gy_app *a, gy_http_req *r, const gy_app_call *c);
+void gy_app_template(gy_app *a, gy_http_req *r, const gy_app_call *c);
+
+/* app_text.c */
+gy_status gy_app_model_open(const gy_app_opts *o, int has_tokenizer, gy_err *err, gy_app_model **out);
+void gy_app_model_close(gy_app_model *m); /* accepts NULL */
+/* A token as it reads in the middle of a text. user: gy_app_model. Valid until the next call. */
+const char *gy_app_piece(void *user, int32_t id, size_t *n_out);
+/* Both append. */
+gy_status gy_app_encode(gy_app *a, const char *text, size_t n, unsigned flags, gy_oai_error *e, gy_vec_i32 *ids);
+gy_status gy_app_decode(gy_app *a, const int32_t *ids, size_t n, int skip_special, gy_oai_error *e, gy_str *out);
+/* Prompt i of q, special tokens and truncation included. */
+gy_status gy_app_prompt(gy_app *a, const gy_oai_request *q, int32_t i, gy_oai_error *e, gy_vec_i32 *ids, int *is_cut);
+
+/* app_chat.c. Both append. */
+gy_status gy_app_chat_text(gy_app *a, const gy_oai_request *q, gy_oai_error *e, gy_str *out);
+gy_status gy_app_chat_ids(gy_app *a, const gy_oai_request *q, gy_oai_error *e, gy_vec_i32 *ids);
+
+#endif

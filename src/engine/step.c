@@ -30,9 +30,9 @@ static gy_exit_rule rule_for(const gy_engine *e, const gy_choice *c, int32_t pos
     int in_prompt = pos < r->n_prompt;
     if (!in_prompt) return samples ? r->exit : fixed_rule(c->depth[pos - r->n_prompt]);
     if (r->exit.on_prompt && r->exit.kind != GY_EXIT_TRACE) return r->exit;
-    gy_exit_rule rule = samples && r->exit.kind == GY_EXIT_SELECT ? r->exit : fixed_rule(e->m->d.n_loop);
-    rule.max_loops = e->m->d.n_loop; /* what is shared of a prompt ran these, and computed again it does too */
-    return rule;
+    if (r->exit.kind == GY_EXIT_SELECT && pos == r->n_prompt - 1)
+        return samples ? r->exit : fixed_rule(r->exit.max_loops);
+    return fixed_rule(e->m->d.n_loop);
 }
 
 static uint32_t shows(const gy_exit_rule *rule, int log_gate) {

@@ -240,7 +240,7 @@ static void wait_for_coda(gy_sched *s, int32_t flight) {
 static void note_depth(gy_sched *s, const sched_flight *f) {
     sched_job *j = &s->job[f->job];
     int is_full = f->loops == s->o.n_loop;
-    GY_CHECK(is_full || !j->in.full_prompt || f->pos >= j->in.n_prompt);
+    GY_CHECK(is_full || !j->in.full_prompt || f->pos >= j->in.n_prompt - 1);
     if (!is_full && f->pos < j->n_full) j->n_full = f->pos;
 }
 

@@ -101,7 +101,7 @@ typedef struct gy_sched_job {
                            the prompt before it reports them sampled */
     int32_t n_prompt, max_tokens; /* >= 1 */
     int32_t priority;             /* lower runs sooner; only under GY_SCHED_PRIORITY */
-    int full_prompt;              /* 1: prompt tokens run n_loop loops: rows may be shared */
+    int full_prompt;              /* 1: prompt tokens but the last one run n_loop loops: rows may be shared */
     int use_cache;                /* 1: look up and publish in the prefix cache (if there is one and full_prompt) */
     int all_logits;               /* 1: every prompt row wants logits (prompt logprobs): no look-up, no sharing */
     gy_prefix_space space;        /* salt borrowed until removal */

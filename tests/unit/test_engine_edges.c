@@ -41,8 +41,8 @@ static void with_cache(gy_engine_opts *o, const void *arg) {
     o->prefix_cache = 1;
 }
 
-/* select with another number of loops than the trained one: outputs run those, the prompt what the model was trained
- * with, its last token too; with a hit in the cache as without. */
+/* select with another number of loops than the trained one: outputs and the prompt's last token run those, the prompt
+ * before it what the model was trained with; with a hit in the cache as without. */
 static void select_with_other_loops(void **state) {
     (void)state;
     static const int32_t loops[] = {1, 2, 3, 6};
@@ -60,8 +60,7 @@ static void select_with_other_loops(void **state) {
             assert_true(gold_same(&first, &again));
             assert_int_equal(again.fin.n_cached, on_prompt ? 0 : 32);
             assert_int_equal(first.n, 6);
-            assert_int_equal(first.n_gate[0], on_prompt ? loops[k] : env.m->d.n_loop);
-            for (int i = 1; i < 6; i++) assert_int_equal(first.n_gate[i], loops[k]);
+            for (int i = 0; i < 6; i++) assert_int_equal(first.n_gate[i], loops[k]);
         }
     gold_idle(env.e);
     gold_close(&env);

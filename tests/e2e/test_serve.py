@@ -265,6 +265,13 @@ def test_chat(tmp_path):
         assert got["object"] == "chat.completion" and got["id"].startswith("chatcmpl-")
         assert c["message"]["role"] == "assistant" and c["message"]["content"] == want["choices"][0]["text"]
         assert got["usage"]["prompt_tokens"] == len(ids) and len(c["logprobs"]["content"]) == 10
+        # This vocabulary has tokens that are parts of characters: their bytes are told, not what replaces them.
+        told = bytes(b for t in c["logprobs"]["content"] for b in t["bytes"])
+        assert told.decode(errors="replace") == c["message"]["content"]
+        odd = s.post(CHAT, {"messages": MESSAGES, "max_tokens": 60, "seed": 5, "ignore_eos": True, "logprobs": True})["choices"][0]
+        told = [t["bytes"] for t in odd["logprobs"]["content"]]
+        assert bytes(sum(told, [])).replace(b"<|im_end|>", b"").decode(errors="replace") == odd["message"]["content"]
+        assert "\ufffd" in odd["message"]["content"] and [0xEF, 0xBF, 0xBD] not in told
         data = s.ask("POST", CHAT, {"messages": MESSAGES, "max_tokens": 10, "temperature": 0, "stream": True})[2]
         fs = frames(data)
         assert fs[0]["choices"][0]["delta"]["role"] == "assistant"
@@ -399,7 +406,7 @@ def test_keys_and_origins():
         assert got == 204 and "POST" in headers["Access-Control-Allow-Methods"]
         assert "Authorization" in headers["Access-Control-Allow-Headers"]
         for name in ["big", "small"]:
-            got, _, data = s.ask("POST", C, {"model": name, "prompt": "a", "max_tokens": 2}, {**host, **JSON})
+            got, _, data = s.ask("POST", C, {"model": name, "prompt": "a", "max_tokens": 2, "ignore_eos": True}, {**host, **JSON})
             assert got == 200 and json.loads(data)["model"] == name
         got, _, data = s.ask("POST", C, {"prompt": "a" * 2000}, {**host, **JSON})
         assert got == 413 and json.loads(data)["error"]["code"] == "body_too_large"
@@ -492,7 +499,7 @@ def test_loading(tmp_path):
         assert s.ask("GET", "/version")[0] == 200
         s.until("serving ")
         assert s.ask("GET", "/health")[0] == 200
-        assert s.post(C, {"prompt": "a", "max_tokens": 1})["usage"]["completion_tokens"] == 1
+        assert s.post(C, {"prompt": "a", "max_tokens": 1, "ignore_eos": True})["usage"]["completion_tokens"] == 1
 
 
 def test_broken_model_and_busy_port(tmp_path, demo):
@@ -510,7 +517,8 @@ def test_without_tokenizer():
                            (C, {"prompt": [1, 2], "stop": ["a"]}), (CHAT, {"messages": [{"role": "user", "content": "a"}]})]:
             status, _, data = s.ask("POST", path, body)
             assert status == 400 and "tokenizer" in json.loads(data)["error"]["message"], (path, data)
-        out = s.post(C, {"prompt": [1, 2, 3], "max_tokens": 4, "echo": True, "logprobs": 1, "return_token_ids": True})
+        out = s.post(C, {"prompt": [1, 2, 3], "max_tokens": 4, "echo": True, "logprobs": 1, "return_token_ids": True,
+                         "ignore_eos": True})
         assert len(out["choices"][0]["token_ids"]) == 4
 
 
@@ -541,7 +549,7 @@ def test_many_disconnects(demo):
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(one, range(120)))
     eventually(lambda: demo.metric("vllm:num_requests_running") + demo.metric("vllm:num_requests_waiting") == 0)
-    assert demo.post(C, {"prompt": "a", "max_tokens": 1})["usage"]["completion_tokens"] == 1
+    assert demo.post(C, {"prompt": "a", "max_tokens": 1, "ignore_eos": True})["usage"]["completion_tokens"] == 1
 
 
 def test_help_and_manual_agree():

@@ -14,7 +14,9 @@
  *              |                    |  | restore                              |  | restore
  *              |                    v  |                                      v  |
  *              |                   PARKED <---------------- park ------------- PARKED
- *              +-- remove: from any state (cancel, finish, error)
+ *              ^                    |
+ *              +------ forget ------+   its sequence went to another job: like a drop
+ *   remove: from any state (cancel, finish, error)
  *
  *   state    holds KV blocks   kv sequence   flights   where it is listed
  *   WAITING  no                no            no        the queue, in order of (priority,) arrival

@@ -4,7 +4,6 @@
 #include "server/app_int.h"
 
 #include "base/clock.h"
-#include "base/log.h"
 
 enum { EVENTS_PER_TURN = 2048, STATUS_GONE = 499 };
 
@@ -58,12 +57,7 @@ static void count_finish(gy_app_req *r, gy_app_sub *s, const gyre_event *ev) {
     if (f->n_output > s->max_output) s->max_output = f->n_output;
     gy_oai_metrics_finish(r->app->metrics, ev->choice, f, s->max_output);
     r->finish = gyre_finish_name(f->reason);
-    if (f->reason == GYRE_FINISH_ERROR && gyre_status_group(f->error) == GYRE_GROUP_ENGINE && !r->app->is_lost) {
-        char msg[512];
-        r->app->is_lost = 1;
-        gy_log(GY_LOG_ERROR, "server", "the engine is lost: nothing can be served any more", "error=%s",
-               gy_log_quote(f->message, msg, sizeof msg));
-    }
+    if (f->reason == GYRE_FINISH_ERROR && gyre_status_group(f->error) == GYRE_GROUP_ENGINE) gy_app_check_lost(r->app);
     if (f->n_left) return;
     s->live = 0;
     r->n_live--;

@@ -144,8 +144,7 @@ static gy_status submit(gy_app_req *r, gy_oai_error *e) {
         gyre_err err = {0};
         gyre_status st = gyre_submit(a->g, &r->q->run[i], &err, &s->id);
         if (st != GYRE_OK) {
-            /* No memory is of this call; anything else of the engine's group means that it is lost. */
-            if (gyre_status_group(st) == GYRE_GROUP_ENGINE && st != GYRE_E_NOMEM) a->is_lost = 1;
+            if (gyre_status_group(st) == GYRE_GROUP_ENGINE) gy_app_check_lost(a);
             gy_oai_error_from_status(e, st, err.msg);
             return GY_E_LIMIT;
         }

@@ -33,6 +33,7 @@ void gy_app_root(gy_app *a, gy_http_req *r, const gy_app_call *c) {
 
 void gy_app_health(gy_app *a, gy_http_req *r, const gy_app_call *c) {
     gy_oai_error e;
+    if (a->is_serving) gy_app_check_lost(a);
     if (!gy_app_is_ready(a, &e)) {
         gy_app_refuse(a, r, c, &e, NULL);
         return;

@@ -111,6 +111,8 @@ struct gy_app {
 /* app.c */
 int gy_app_is_ready(const gy_app *a, gy_oai_error *e); /* 0: *e says why a request would not be served */
 
+void gy_app_check_lost(gy_app *a); /* asks the engine; is_lost from then on if it is */
+
 /* app_route.c */
 void gy_app_on_head(void *user, gy_http_req *r);
 void gy_app_on_request(void *user, gy_http_req *r);

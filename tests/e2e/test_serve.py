@@ -424,8 +424,11 @@ def test_queue_full():
         assert status == 429 and int(headers["Retry-After"]) >= 1, data
         assert json.loads(data)["error"]["type"] == "rate_limit_error"
         # Of a body with several prompts, those that were taken already are given back.
-        for h in held[1:]:
-            h.close()
+        held.pop().close()
+        eventually(lambda: s.metric("vllm:num_requests_waiting") == 1)
+        assert s.ask("POST", C, {"prompt": ["a", "b"], "max_tokens": 1})[0] == 429
+        eventually(lambda: s.metric("vllm:num_requests_waiting") == 1)
+        held.pop().close()
         eventually(lambda: s.metric("vllm:num_requests_waiting") == 0)
         assert s.ask("POST", C, {"prompt": ["a", "b", "c"], "max_tokens": 1})[0] == 400  # can never wait together
         held[0].close()

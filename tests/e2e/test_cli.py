@@ -341,8 +341,8 @@ def test_inspect_model(family):
 
 def test_inspect_kv_cpu_transport():
     o = json.loads(gyre("inspect", OURO, "--kv", "--max-seqs", 3, "--max-len", 40, "--kv-layout", "cyclic:2", "--json")[0])
-    assert o["kv"]["core_blocks"] == 3 * 2 * 3  # sequences x planes x ceil(40 / 16)
-    assert o["kv"]["bytes"] == 18 * o["kv"]["core_block_bytes"]
+    assert o["kv"]["core_blocks"] == 2 * (3 * 3 + 1)  # planes x (sequences x ceil(40 / 16) + a row for the watermark of 1 %)
+    assert o["kv"]["bytes"] == 20 * o["kv"]["core_block_bytes"]
     o = json.loads(gyre("inspect", "--cpu", "--transport", "--json")[0])
     assert o["cpu"]["physical_cores"] >= 1 and o["transport"]["chosen"] == "none"
     if "avx2" in o["cpu"]["features_found"]:

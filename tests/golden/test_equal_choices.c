@@ -212,7 +212,8 @@ static void preempted_leader(void **state) {
         gold_idle(env.e);
         gold_close(&env);
     }
-    assert_true(n_all * STRIDE > 300);
+    printf("  %d preemptions of a leader or a follower\n", n_all);
+    assert_true(n_all >= (STRIDE == 1 ? 300 : 3 * 9)); /* three for each model and layout where steps are left out */
     assert_int_equal(bad, 0);
 }
 

@@ -209,9 +209,9 @@ quick_checks() {
 
 # ---- tests -----------------------------------------------------------------------------------------------------------
 
-# What the thread sanitizer need not see: tests of parts that have no thread and share nothing. They would take most of
-# its time.
-no_threads='^(fuzz\.|unit\.(spm|tok_[^t]|kv|sample|exit|dtype|safetensors|model_config|cli))'
+# What the thread sanitizer need not see: tests of parts that have no thread and share nothing, and golden.equal_*, whose
+# threads are those of golden.equal. They would take most of its time.
+no_threads='^(fuzz\.|sim\.|golden\.equal_|unit\.(spm|tok_[^t]|kv|prefix|sched|sample|jinja|chat|oai|exit|dtype|safetensors|model_config|cli))'
 
 # Tests of the preset; those with the label "serial" measure time or take all cores and run alone.
 run_ctest() {

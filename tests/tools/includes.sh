@@ -33,6 +33,10 @@ pcre2.h        src/text/
 utf8proc.h     src/text/
 event2/event.h src/server/
 event2/event_struct.h src/server/
+openssl/ssl.h  src/server/
+openssl/err.h  src/server/
+curl/curl.h    src/cli/
+histedit.h     src/cli/
 immintrin.h    src/ops/cpu/ src/base/cpu.c
 x86intrin.h    src/ops/cpu/ src/base/cpu.c
 cpuid.h        src/base/cpu.c

@@ -45,7 +45,8 @@ static gy_status load(gy_app *a, gy_err *err) {
     if (st >= 0) st = gyre_start(a->g, &ge);
     if (st < 0) return gy_err_set(err, (gy_status)st, "%s", ge.msg);
     a->info = gyre_get_info(a->g);
-    return gy_app_model_open(&a->o, a->info->has_tokenizer, err, &a->model);
+    GY_TRY(gy_app_model_open(&a->o, a->info->has_tokenizer, err, &a->model));
+    return gy_app_scratch_open(a, err, &a->scratch);
 }
 
 static void *load_main(void *arg) {
@@ -193,6 +194,7 @@ void gy_app_close(gy_app *a) {
         a->reqs->n_live = 0;
         gy_app_release(a->reqs);
     }
+    gy_app_scratch_close(a->scratch);
     gy_app_model_close(a->model);
     gy_oai_metrics_destroy(a->metrics);
     gy_oai_seen_destroy(a->seen);

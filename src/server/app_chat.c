@@ -9,15 +9,13 @@
 #include <time.h>
 
 struct gy_app_chat {
-    gy_chat *chat;   /* never NULL; may be without a template */
-    gy_tok_ctx *ctx; /* NULL: the model has no tokenizer */
+    gy_chat *chat; /* never NULL; may be without a template */
 };
 
-gy_status gy_app_chat_open(const gy_app_opts *o, const gy_tok *tok, gy_err *err, gy_app_chat **out) {
+gy_status gy_app_chat_open(const gy_app_opts *o, gy_err *err, gy_app_chat **out) {
     gy_app_chat *c = gy_mem_alloc(GY_MEM_SERVER, 1, sizeof *c);
     if (!c) return gy_err_set(err, GY_E_NOMEM, "chat: no memory");
     gy_status st = gy_chat_load(o->dir, o->template_path, NULL, err, &c->chat);
-    if (st == GY_OK && tok && (st = gy_tok_ctx_create(tok, &c->ctx)) < 0) gy_err_set(err, st, "tokenizer: no memory");
     if (st < 0) {
         gy_app_chat_close(c);
         return st;
@@ -29,7 +27,6 @@ gy_status gy_app_chat_open(const gy_app_opts *o, const gy_tok *tok, gy_err *err,
 void gy_app_chat_close(gy_app_chat *c) {
     if (!c) return;
     gy_chat_close(c->chat);
-    gy_tok_ctx_destroy(c->ctx);
     gy_mem_free(c);
 }
 
@@ -79,14 +76,15 @@ gy_status gy_app_chat_text(gy_app *a, const gy_oai_request *q, gy_oai_error *e, 
                        : GY_OK;
 }
 
-gy_status gy_app_chat_ids(gy_app *a, const gy_oai_request *q, gy_oai_error *e, gy_vec_i32 *ids) {
+gy_status gy_app_chat_ids(gy_app_scratch *t, const gy_oai_request *q, gy_oai_error *e, gy_vec_i32 *ids) {
+    gy_app *a = t->app;
     gy_jinja_out text = {0};
     gy_err err = {0};
     if (!a->model->tok)
         return gy_oai_error_set(e, GY_OAI_E_BAD_REQUEST, "messages",
                                 "messages: this model has no tokenizer; send a prompt of token ids to /v1/completions");
     GY_TRY(render(a, q, e, &text));
-    gy_status st = gy_chat_encode(a->model->chat->chat, a->model->chat->ctx, &text, &err, ids);
+    gy_status st = gy_chat_encode(a->model->chat->chat, t->ctx, &text, &err, ids);
     gy_jinja_out_free(&text);
     return st < 0 ? chat_error(a, e, st, &err) : GY_OK;
 }

@@ -58,7 +58,7 @@ static gy_status make_ids(gy_app_req *r, int32_t i, gy_oai_error *e) {
     gy_app *a = r->app;
     gy_app_sub *s = &r->sub[i];
     if (r->q->n_message)
-        GY_TRY(gy_app_chat_ids(a, r->q, e, &s->ids));
+        GY_TRY(gy_app_chat_ids(a->scratch, r->q, e, &s->ids));
     else
         GY_TRY(gy_app_prompt(a, r->q, i, e, &s->ids, &s->is_cut));
     if (s->ids.len == 0)
@@ -109,7 +109,7 @@ static gy_status make_reply(gy_app_req *r, gy_oai_error *e) {
                                     .created_s = r->call.wall_ns / 1000000000,
                                     .fingerprint = a->fingerprint,
                                     .piece = a->info->has_tokenizer ? gy_app_piece : NULL,
-                                    .piece_user = a->model};
+                                    .piece_user = a->scratch};
     return gy_oai_reply_create(r->q, &o, &r->reply) < 0 ? no_memory(e) : GY_OK;
 }
 

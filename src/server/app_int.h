@@ -81,7 +81,8 @@ struct gy_app_req {
     gy_app_req *prev, *next;
 };
 
-typedef struct gy_app_model gy_app_model; /* app_text.c: tokenizer and template beside the engine */
+typedef struct gy_app_model gy_app_model;     /* app_text.c: tokenizer and template beside the engine */
+typedef struct gy_app_scratch gy_app_scratch; /* app_text.c: what a thread that works on texts has of its own */
 
 struct gy_app {
     gy_app_opts o;
@@ -90,6 +91,7 @@ struct gy_app {
     gy_err load_err;  /* of GY_APP_FAILED */
     gyre *g;          /* g, model: from GY_APP_READY on */
     gy_app_model *model;
+    gy_app_scratch *scratch; /* the loop's */
     const gyre_info *info;
     pthread_t loader;
     int has_loader, is_serving, is_lost; /* serving: READY was seen by the loop. lost: the engine cannot go on */
@@ -153,7 +155,10 @@ void gy_app_template(gy_app *a, gy_http_req *r, const gy_app_call *c);
 /* app_text.c */
 gy_status gy_app_model_open(const gy_app_opts *o, int has_tokenizer, gy_err *err, gy_app_model **out);
 void gy_app_model_close(gy_app_model *m); /* accepts NULL */
-/* A token as it reads in the middle of a text. user: gy_app_model. Valid until the next call. */
+/* After the model. */
+gy_status gy_app_scratch_open(gy_app *a, gy_err *err, gy_app_scratch **out);
+void gy_app_scratch_close(gy_app_scratch *t); /* accepts NULL; before the model */
+/* A token as it reads in the middle of a text. user: gy_app_scratch. Valid until the next call. */
 const char *gy_app_piece(void *user, int32_t id, size_t *n_out);
 /* Both append. */
 gy_status gy_app_encode(gy_app *a, const char *text, size_t n, unsigned flags, gy_oai_error *e, gy_vec_i32 *ids);
@@ -163,6 +168,6 @@ gy_status gy_app_prompt(gy_app *a, const gy_oai_request *q, int32_t i, gy_oai_er
 
 /* app_chat.c. Both append. */
 gy_status gy_app_chat_text(gy_app *a, const gy_oai_request *q, gy_oai_error *e, gy_str *out);
-gy_status gy_app_chat_ids(gy_app *a, const gy_oai_request *q, gy_oai_error *e, gy_vec_i32 *ids);
+gy_status gy_app_chat_ids(gy_app_scratch *t, const gy_oai_request *q, gy_oai_error *e, gy_vec_i32 *ids);
 
 #endif

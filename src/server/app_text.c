@@ -14,7 +14,7 @@ gy_status gy_app_model_open(const gy_app_opts *o, int has_tokenizer, gy_err *err
     m->before = -1;
     gy_status st = has_tokenizer ? gy_tok_open(o->dir, err, &m->tok) : GY_OK;
     if (st == GY_OK && m->tok) m->before = gy_tok_id(m->tok, "a", 1);
-    if (st == GY_OK) st = gy_app_chat_open(o, m->tok, err, &m->chat);
+    if (st == GY_OK) st = gy_app_chat_open(o, err, &m->chat);
     if (st < 0) {
         gy_app_model_close(m);
         return st;
@@ -27,8 +27,25 @@ void gy_app_model_close(gy_app_model *m) {
     if (!m) return;
     gy_app_chat_close(m->chat);
     gy_tok_close(m->tok);
-    gy_str_free(&m->piece);
     gy_mem_free(m);
+}
+
+gy_status gy_app_scratch_open(gy_app *a, gy_err *err, gy_app_scratch **out) {
+    gy_app_scratch *t = gy_mem_alloc(GY_MEM_SERVER, 1, sizeof *t);
+    if (!t || (a->model->tok && gy_tok_ctx_create(a->model->tok, &t->ctx) < 0)) {
+        gy_mem_free(t);
+        return gy_err_set(err, GY_E_NOMEM, "server: no memory for the tokenizer");
+    }
+    t->app = a;
+    *out = t;
+    return GY_OK;
+}
+
+void gy_app_scratch_close(gy_app_scratch *t) {
+    if (!t) return;
+    gy_tok_ctx_destroy(t->ctx);
+    gy_str_free(&t->piece);
+    gy_mem_free(t);
 }
 
 /* ---- single tokens ----------------------------------------------------------------------------------------------- */
@@ -53,14 +70,14 @@ static int is_byte_piece(const char *s, size_t n, char *byte) {
 
 /* Tokens that are part of a character: no text spells them, so their bytes come from the vocabulary. 0: not such a one.
  */
-static int spell_bytes(gy_app_model *m, int32_t id) {
+static int spell_bytes(gy_app_scratch *t, int32_t id) {
     size_t n;
     char byte;
-    const char *s = gy_tok_piece(m->tok, id, &n);
+    const char *s = gy_tok_piece(t->app->model->tok, id, &n);
     if (!s) return 0;
-    gy_str_clear(&m->piece);
+    gy_str_clear(&t->piece);
     if (is_byte_piece(s, n, &byte)) {
-        gy_str_putc(&m->piece, byte);
+        gy_str_putc(&t->piece, byte);
         return 1;
     }
     for (size_t i = 0; i < n;) {
@@ -68,36 +85,37 @@ static int spell_bytes(gy_app_model *m, int32_t id) {
         i += (size_t)gy_utf8_decode(s + i, n - i, &cp);
         int b = byte_of(cp);
         if (b < 0) return 0;
-        gy_str_putc(&m->piece, (char)b);
+        gy_str_putc(&t->piece, (char)b);
     }
     return 1;
 }
 
 /* Behind a letter, because decoders take blanks away at the beginning of a text. */
-static int spell_text(gy_app_model *m, int32_t id, size_t *skip_out) {
+static int spell_text(gy_app_scratch *t, int32_t id, size_t *skip_out) {
+    const gy_app_model *m = t->app->model;
     const int32_t two[2] = {m->before, id};
     size_t skip = m->before >= 0;
-    gy_str_clear(&m->piece);
-    if (gy_tok_decode(m->tok, two + 1 - skip, 1 + skip, 0, NULL, &m->piece) < 0 || m->piece.len < skip) return 0;
+    gy_str_clear(&t->piece);
+    if (gy_tok_decode(m->tok, two + 1 - skip, 1 + skip, 0, NULL, &t->piece) < 0 || t->piece.len < skip) return 0;
     *skip_out = skip;
     return 1;
 }
 
 const char *gy_app_piece(void *user, int32_t id, size_t *n_out) {
     static const char broken[] = "\xEF\xBF\xBD";
-    gy_app_model *m = user;
+    gy_app_scratch *t = user;
     size_t skip = 0;
     *n_out = 0;
-    int found = spell_text(m, id, &skip);
-    if (found && m->piece.len && strstr(gy_str_z(&m->piece) + skip, broken)) {
-        if (spell_bytes(m, id))
+    int found = spell_text(t, id, &skip);
+    if (found && t->piece.len && strstr(gy_str_z(&t->piece) + skip, broken)) {
+        if (spell_bytes(t, id))
             skip = 0;
         else
-            found = spell_text(m, id, &skip);
+            found = spell_text(t, id, &skip);
     }
-    if (!found || m->piece.failed) return NULL;
-    *n_out = m->piece.len - skip;
-    return gy_str_z(&m->piece) + skip;
+    if (!found || t->piece.failed) return NULL;
+    *n_out = t->piece.len - skip;
+    return gy_str_z(&t->piece) + skip;
 }
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */

@@ -76,7 +76,19 @@ gy_status gy_app_chat_text(gy_app *a, const gy_oai_request *q, gy_oai_error *e, 
                        : GY_OK;
 }
 
-gy_status gy_app_chat_ids(gy_app_scratch *t, const gy_oai_request *q, gy_oai_error *e, gy_vec_i32 *ids) {
+/* Nothing but white space behind a "<think>" that the template itself wrote. */
+static int ends_in_thought(const gy_jinja_out *o) {
+    static const char mark[] = "<think>";
+    size_t end = o->text.len, n = sizeof mark - 1;
+    while (end && strchr(" \t\r\n", o->text.data[end - 1])) end--;
+    if (end < n || memcmp(o->text.data + end - n, mark, n) != 0) return 0;
+    size_t i = o->seg.len;
+    while (i && o->seg.data[i - 1].off >= end) i--;
+    return i && !o->seg.data[i - 1].is_data && o->seg.data[i - 1].off <= end - n;
+}
+
+gy_status gy_app_chat_ids(gy_app_scratch *t, const gy_oai_request *q, gy_oai_error *e, gy_vec_i32 *ids,
+                          int *in_reasoning) {
     gy_app *a = t->app;
     gy_jinja_out text = {0};
     gy_err err = {0};
@@ -85,6 +97,7 @@ gy_status gy_app_chat_ids(gy_app_scratch *t, const gy_oai_request *q, gy_oai_err
                                 "messages: this model has no tokenizer; send a prompt of token ids to /v1/completions");
     GY_TRY(render(a, q, e, &text));
     gy_status st = gy_chat_encode(a->model->chat->chat, t->ctx, &text, &err, ids);
+    if (in_reasoning) *in_reasoning = ends_in_thought(&text);
     gy_jinja_out_free(&text);
     return st < 0 ? chat_error(a, e, st, &err) : GY_OK;
 }

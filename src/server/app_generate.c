@@ -58,7 +58,7 @@ static gy_status make_ids(gy_app_req *r, int32_t i, gy_oai_error *e) {
     gy_app *a = r->app;
     gy_app_sub *s = &r->sub[i];
     if (r->q->n_message)
-        GY_TRY(gy_app_chat_ids(a->scratch, r->q, e, &s->ids));
+        GY_TRY(gy_app_chat_ids(a->scratch, r->q, e, &s->ids, &r->in_reasoning));
     else
         GY_TRY(gy_app_prompt(a, r->q, i, e, &s->ids, &s->is_cut));
     if (s->ids.len == 0)

@@ -95,7 +95,7 @@ void gy_app_tokenize(gy_app *a, gy_http_req *r, const gy_app_call *c) {
     int is_cut = 0;
     gy_oai_request *q = gy_app_parse(a, r, c);
     if (!q) return;
-    gy_status st = q->n_message ? gy_app_chat_ids(a->scratch, q, &e, &ids) : gy_app_prompt(a, q, 0, &e, &ids, &is_cut);
+    gy_status st = q->n_message ? gy_app_chat_ids(a->scratch, q, &e, &ids, NULL) : gy_app_prompt(a, q, 0, &e, &ids, &is_cut);
     gy_str *out = fresh(a);
     int strs = q->return_token_strs && a->info->has_tokenizer;
     if (st >= 0) gy_oai_tokenize_body(ids.data, ids.len, a->info->max_len, strs ? gy_app_piece : NULL, a->scratch, out);

@@ -54,6 +54,7 @@ typedef struct gy_app_route {
 typedef enum gy_app_phase { GY_APP_PARSING, GY_APP_SUBMITTED, GY_APP_STREAMING, GY_APP_DONE, GY_APP_GONE } gy_app_phase;
 
 typedef struct gy_app_req gy_app_req;
+typedef struct gy_app_chat_out gy_app_chat_out; /* app_chat_out.c: what looks for thoughts and calls in outputs */
 
 typedef struct gy_app_sub { /* one prompt: one request of the engine. Events' `user` */
     gy_app_req *req;
@@ -76,8 +77,10 @@ struct gy_app_req {
     gy_oai_reply *reply;
     gy_app_sub *sub; /* [q->n_prompt] */
     int32_t n_live;
-    int64_t first_ns;   /* first token of any choice; 0: none yet */
-    const char *finish; /* reason of the last choice that ended */
+    int64_t first_ns;          /* first token of any choice; 0: none yet */
+    const char *finish;        /* reason of the last choice that ended */
+    int in_reasoning;          /* the prompt of a chat ends inside a thought: the output begins there */
+    gy_app_chat_out *chat_out; /* NULL: text is content */
     gy_app_req *prev, *next;
 };
 
@@ -166,8 +169,20 @@ gy_status gy_app_decode(gy_app *a, const int32_t *ids, size_t n, int skip_specia
 /* Prompt i of q, special tokens and truncation included. */
 gy_status gy_app_prompt(gy_app *a, const gy_oai_request *q, int32_t i, gy_oai_error *e, gy_vec_i32 *ids, int *is_cut);
 
-/* app_chat.c. Both append. */
+/* app_chat.c. Both append. in_reasoning (may be NULL): 1 if the prompt ends with a "<think>" of the template's. */
 gy_status gy_app_chat_text(gy_app *a, const gy_oai_request *q, gy_oai_error *e, gy_str *out);
-gy_status gy_app_chat_ids(gy_app_scratch *t, const gy_oai_request *q, gy_oai_error *e, gy_vec_i32 *ids);
+gy_status gy_app_chat_ids(gy_app_scratch *t, const gy_oai_request *q, gy_oai_error *e, gy_vec_i32 *ids,
+                          int *in_reasoning);
+
+/* app_chat_out.c */
+/* The text behind which a constraint holds (gyre_request.grammar_after), "" from the first token on. After the prompt
+ * was made; static. A thought that the template did not open is not waited for: it might never come. */
+const char *gy_app_chat_trigger(const gy_app_req *r);
+/* 1: tool_choice wants a call, so that the output is a JSON text of gy_app_tool_schema. */
+int gy_app_wants_call(const gy_oai_request *q);
+/* Appends the JSON schema of such a call: {"name": one of the tools, "arguments": by its parameters}. An error (beside
+ * a constraint of the request's own) has its param; what the compiler says of the schema belongs to "tools". Any
+ * thread. */
+gy_status gy_app_tool_schema(const gy_oai_request *q, gy_oai_error *e, gy_str *out);
 
 #endif

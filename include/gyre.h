@@ -116,6 +116,15 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
     int32_t prefill_chunk; /* prompt tokens of one request before the next one's turn; 128 */
     double prefill_share;  /* of a pass for prompts while others decode, (0, 1]; 0.5 */
     int32_t fuse_loops;    /* passes of one step while no token is due; 1 = none fused */
+
+    const char
+        *reserve;     /* "grow" (default): KV is taken as a choice needs it; "full": for its whole life at admission */
+    double watermark; /* [0, 0.5]: share of the blocks that admission leaves free; 0.01 */
+    const char *preempt;  /* who makes room: "park" (to host memory while there is room, else recompute; default),
+                             "recompute" */
+    int32_t no_refill;    /* 1: a batch runs to its end before the next is admitted; 0 (default) */
+    int32_t min_coda;     /* rows that wait for the LM head before it runs; 1 (default) */
+    size_t grammar_bytes; /* of compiled grammars and of their masks, each, that are kept for later requests; 64 MiB */
 } gyre_options;
 
 GYRE_API void gyre_options_default(gyre_options *o, size_t size); /* size: sizeof *o */
@@ -158,6 +167,24 @@ typedef struct gyre_string {
     const char *s; /* [n] bytes */
     size_t n;
 } gyre_string;
+
+/* ---- what an output must be ---- */
+
+typedef enum gyre_grammar_kind {
+    GYRE_GRAMMAR_REGEX,       /* the whole text matches */
+    GYRE_GRAMMAR_JSON_SCHEMA, /* a JSON text that the schema describes */
+    GYRE_GRAMMAR_JSON_OBJECT, /* any JSON object; text is not read */
+    GYRE_GRAMMAR_EBNF         /* in the manner of GBNF, first rule "root" */
+} gyre_grammar_kind;
+typedef struct gyre_grammar gyre_grammar;
+
+/* Any thread; takes bounded time and memory (docs/api.md has the limits and what each language offers). Compiled once
+ * for a text as long as gyre_options.grammar_bytes has room for it. GYRE_E_ARG: not a sentence of its language, or this
+ * model has no tokenizer; GYRE_E_UNSUPPORTED: a construct that is refused by name; GYRE_E_LIMIT. The text need not be
+ * NUL-terminated and is not kept. */
+GYRE_API gyre_status gyre_grammar_compile(gyre *g, gyre_grammar_kind kind, const char *text, size_t n, gyre_err *err,
+                                          gyre_grammar **out);
+GYRE_API void gyre_grammar_release(gyre_grammar *m); /* accepts NULL; any thread, also after gyre_close */
 
 typedef struct gyre_request { /* everything is copied by gyre_submit */
     size_t size;              /* of this struct, set by gyre_request_default */
@@ -214,6 +241,13 @@ typedef struct gyre_request { /* everything is copied by gyre_submit */
      * may call what any thread may call, must not wait, and the event dies when it returns. */
     void (*on_event)(void *user, const gyre_event *ev);
     void *user; /* given back in each event */
+
+    /* What the output must be (gyre_grammar_compile); NULL: anything. gyre_submit takes a reference of its own. The
+     * text ends when it is complete and nothing can follow, or by eos, which is drawn only where it is complete. */
+    const gyre_grammar *grammar;
+    /* The grammar holds for what follows the first appearance of this text in the output ("</think>"); until then
+     * anything goes. n 0: from the first token on. */
+    gyre_string grammar_after;
 } gyre_request;
 
 GYRE_API void gyre_request_default(gyre_request *r, size_t size); /* size: sizeof *r */
@@ -237,7 +271,7 @@ typedef enum gyre_event_kind {
 } gyre_event_kind;
 
 typedef enum gyre_finish_reason {
-    GYRE_FINISH_STOP,   /* eos, a stop id or a stop string */
+    GYRE_FINISH_STOP,   /* eos, a stop id, a stop string, or a grammar's text that is complete */
     GYRE_FINISH_LENGTH, /* max_tokens */
     GYRE_FINISH_CANCELLED,
     GYRE_FINISH_ERROR
@@ -311,6 +345,7 @@ GYRE_API gyre_status gyre_step(gyre *g, gyre_err *err);
 /* ---- what goes on --------------------------------------------------------------------------------------------------
  */
 
+enum { GYRE_STAT_DEPTHS = 64 };
 typedef struct gyre_stats {                         /* as of the end of the last step */
     int64_t n_step, n_pass, n_row;                  /* n_row: tokens times loops, of all passes */
     int64_t n_prompt_tok, n_output_tok, n_loop_sum; /* n_loop_sum: loops of all outputs */
@@ -320,6 +355,17 @@ typedef struct gyre_stats {                         /* as of the end of the last
     int64_t cache_query_tok, cache_hit_tok, cache_evicted;
     int32_t kv_blocks_free, kv_blocks_cached, kv_blocks_total; /* of the core; cached: can be reclaimed */
     int64_t step_ns, model_ns, sample_ns;                      /* time inside steps, and of it in model and sampler */
+
+    /* Rows of all passes, by depth; those deeper than the last entry are counted there. */
+    int64_t n_row_prompt[GYRE_STAT_DEPTHS], n_row_decode[GYRE_STAT_DEPTHS];
+    int64_t n_exit[GYRE_STAT_DEPTHS]; /* outputs by loops - 1 */
+    /* Blocks of 16 tokens that hold KV, by plane (depth) of the core, and of the boundary; bytes of one block of each.
+     */
+    int32_t kv_plane_blocks[GYRE_STAT_DEPTHS], kv_boundary_blocks;
+    size_t kv_block_bytes, kv_boundary_block_bytes;
+    int32_t kv_owned; /* of the core's blocks: in use by running choices; the rest is free or cached */
+    int64_t wait_tok; /* prompt tokens of choices that were not admitted yet */
+    int64_t grammar_mask_hit, grammar_mask_miss;
 } gyre_stats;
 GYRE_API void gyre_get_stats(const gyre *g, gyre_stats *out, size_t size); /* size: sizeof *out */
 

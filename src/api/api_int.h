@@ -70,8 +70,8 @@ typedef struct gy_api_req {
     int32_t *ends; /* [n_ends] ids that end the text and have none */
     int32_t n_ends;
 
-    gy_request rq; /* for the engine; its pointers are into input */
-    void *input;   /* prompt, ids, trace, bias, salt: until the engine has its copy */
+    gy_request rq; /* for the engine; its pointers are into input, but for the grammar, which is a reference */
+    void *input;   /* prompt, ids, trace, bias, salt, grammar_after: until the engine has its copy */
     int64_t submit_ns;
 
     char *log; /* [cap] records of `stride` bytes; with a callback one */
@@ -105,6 +105,10 @@ struct gyre {
     gy_engine *engine;
     gyre_info info;
     int32_t max_len; /* of the engine; info's is no more than the pool holds */
+
+    gy_grammar_cache *grammars;
+    pthread_mutex_t vocab_lock;
+    gy_grammar_vocab *vocab; /* NULL until the first grammar */
 
     pthread_mutex_t ctx_lock;
     gy_tok_ctx *ctx[GY_API_CTX]; /* idle ones */
@@ -146,6 +150,9 @@ void gy_api_text_close(gy_api_text *t);
 void gy_api_text_push(gy_api_text *t, const gy_tok *tok, int32_t id, int search);
 void gy_api_text_end(gy_api_text *t, int search); /* the rest is in t->out */
 gy_status gy_api_encode(gyre *g, const char *text, size_t len, unsigned flags, gy_err *err, gy_vec_i32 *ids);
+
+/* api_grammar.c: what the model's tokens stand for, made by the first call. Any thread. */
+gy_status gy_api_vocab(gyre *g, gy_err *err, const gy_grammar_vocab **out);
 
 /* api_request.c: everything checked and copied; in nobody's list yet. */
 gy_status gy_api_req_create(gyre *g, const gyre_request *r, gy_err *err, gy_api_req **out);

@@ -66,7 +66,8 @@ void gyre_options_default(gyre_options *o, size_t size) {
                       .policy = "fcfs",
                       .prefill_chunk = e.sched.prefill_chunk,
                       .prefill_share = e.sched.prefill_share,
-                      .fuse_loops = e.fuse_loops};
+                      .fuse_loops = e.fuse_loops,
+                      .grammar_bytes = e.mask_bytes};
     memcpy(o, &d, d.size);
 }
 
@@ -116,6 +117,7 @@ static gy_status engine_opts(const gyre_options *o, gy_err *err, gy_engine_opts 
     e.kv_bytes = o->kv_bytes;
     e.kv_fraction = o->kv_fraction;
     e.park_bytes = o->park_bytes;
+    e.mask_bytes = o->grammar_bytes;
     *out = e;
     return GY_OK;
 }
@@ -179,6 +181,8 @@ static gy_status open_all(gyre *g, const char *dir, const gyre_options *o, gy_er
     GY_TRY(gy_api_model_open(&g->m, dir, full.dtype, 1, err));
     GY_TRY(choose_max_len(g, &e, err));
     GY_TRY(open_queues(g, &full, err));
+    if (gy_grammar_cache_create(full.grammar_bytes, &g->grammars) < 0)
+        return gy_err_set(err, GY_E_NOMEM, "no memory for grammars");
     gy_ops_limits limits = gy_loop_limits(&g->m.d, e.sched.max_rows, e.max_len);
     gy_api_load_opts load = {.backend = full.backend, .threads = full.threads, .limits = &limits};
     GY_TRY(gy_api_model_load(&g->m, &load, err));
@@ -198,6 +202,7 @@ gyre_status gyre_open(const char *dir, const gyre_options *o, gyre_err *err, gyr
     g->event_fd = g->wake_fd = -1;
     pthread_mutex_init(&g->room_lock, NULL);
     pthread_mutex_init(&g->ctx_lock, NULL);
+    pthread_mutex_init(&g->vocab_lock, NULL);
     pthread_mutex_init(&g->stats_lock, NULL);
     gy_status st = open_all(g, dir, o, &e);
     if (st < 0) {
@@ -228,9 +233,12 @@ void gyre_close(gyre *g) {
     gy_engine_close(g->engine); /* before the requests: they are its callbacks' argument */
     close_queues(g);
     while (g->n_ctx) gy_tok_ctx_destroy(g->ctx[--g->n_ctx]);
+    gy_grammar_cache_destroy(g->grammars);
+    gy_grammar_vocab_destroy(g->vocab);
     gy_api_model_close(&g->m);
     pthread_mutex_destroy(&g->room_lock);
     pthread_mutex_destroy(&g->ctx_lock);
+    pthread_mutex_destroy(&g->vocab_lock);
     pthread_mutex_destroy(&g->stats_lock);
     gy_mem_free(g);
 }

@@ -62,6 +62,9 @@ static gy_status check_arrays(const gyre *g, const gyre_request *r, gy_err *err)
     GY_TRY(check_count("stop_ids", r->n_stop_ids, r->stop_ids, g->m.d.n_vocab, err));
     GY_TRY(check_count("stop", r->n_stop, r->stop, GY_MAX_STOP, err));
     GY_TRY(check_count("cache_salt", r->n_cache_salt, r->cache_salt, GY_PREFIX_MAX_SALT, err));
+    if (r->grammar_after.n > GY_GRAMMAR_MAX_AFTER || (r->grammar_after.n && !r->grammar_after.s))
+        return gy_err_set(err, GY_E_ARG, "grammar_after: found %zu bytes%s, expected at most %d", r->grammar_after.n,
+                          r->grammar_after.s ? "" : " and no text", GY_GRAMMAR_MAX_AFTER);
     if (r->n_stop && !g->m.tok)
         return gy_err_set(err, GY_E_ARG,
                           "stop: the model's folder holds no tokenizer, so there is no text to find it in");
@@ -98,6 +101,7 @@ static void lay_out_input(const input *in, gy_carve *c, gy_request *rq) {
     rq->trace = take_copy(c, r->trace, r->n_trace, sizeof(int32_t));
     rq->sample.bias = take_copy(c, r->bias, r->n_bias, sizeof(gy_logit_bias));
     rq->cache_salt = take_copy(c, r->cache_salt, r->n_cache_salt, 1);
+    rq->grammar_after = take_copy(c, r->grammar_after.s, rq->n_grammar_after, 1);
     int32_t *ends = gy_carve_take(c, (size_t)r->n_stop_ids + (size_t)n_eos, sizeof *ends);
     if (!c->base) return;
     if (r->n_stop_ids) memcpy(ends, r->stop_ids, (size_t)r->n_stop_ids * sizeof *ends);
@@ -191,11 +195,21 @@ static gy_status copy_ends(gy_api_req *q, gy_err *err) {
     return GY_OK;
 }
 
+/* The request's own reference; gy_api_req_free gives it back. */
+static gy_status take_grammar(gy_api_req *q, const gyre_request *r, gy_err *err) {
+    q->rq.n_grammar_after = (int32_t)r->grammar_after.n;
+    if (!r->grammar) return GY_OK;
+    GY_TRY(gy_api_vocab(q->g, err, &q->rq.vocab));
+    q->rq.grammar = gy_grammar_get((gy_grammar *)(uintptr_t)r->grammar);
+    return GY_OK;
+}
+
 static gy_status req_fill(gy_api_req *q, const gyre_request *r, const gy_vec_i32 *ids, gy_err *err) {
     const gyre *g = q->g;
     input in = {.ids = *ids, .g = g, .r = r};
     gy_request_default(&q->rq, &g->m.d);
     set_fields(g, r, (int32_t)ids->len, &q->rq);
+    GY_TRY(take_grammar(q, r, err));
     q->rq.arg = q;
     GY_TRY(resolve_exit(g, r, err, &q->rq.exit));
     GY_TRY(copy_input(q, &in, err));
@@ -245,6 +259,7 @@ void gy_api_req_free(gy_api_req *q) {
         gy_api_text_close(&q->choice[k].text);
         gy_api_text_close(&q->choice[k].watch);
     }
+    gy_grammar_put(q->rq.grammar);
     gy_mem_free(q->choice);
     gy_mem_free(q->ends);
     gy_mem_free(q->log);

@@ -8,8 +8,11 @@
 #include <string.h>
 
 void gy_engine_opts_default(gy_engine_opts *o) {
-    *o = (gy_engine_opts){
-        .fuse_loops = 1, .kv_layout = GY_KV_LAST_EXITED, .kv_fraction = 0.9, .park_bytes = (size_t)1 << 30};
+    *o = (gy_engine_opts){.fuse_loops = 1,
+                          .kv_layout = GY_KV_LAST_EXITED,
+                          .kv_fraction = 0.9,
+                          .park_bytes = (size_t)1 << 30,
+                          .mask_bytes = (size_t)64 << 20};
     gy_sched_opts_default(&o->sched);
 }
 
@@ -154,6 +157,7 @@ void gy_engine_close(gy_engine *e) {
         gy_req_free(q);
         q = next;
     }
+    gy_constrain_close(e);
     gy_sampler_destroy(e->sampler);
     gy_loop_destroy(e->loop);
     gy_sched_destroy(e->sched);
@@ -232,6 +236,12 @@ void gy_engine_get_stats(const gy_engine *e, gy_engine_stats *out) {
     *out = e->stats;
     gy_sched_get_stats(e->sched, &out->sched);
     gy_prefix_get_stats(e->kv, &out->prefix);
+    for (int i = 0; e->vocab && i < e->m->be->ops->n_member(e->m->be); i++) {
+        gy_grammar_mask_stats m;
+        gy_grammar_runner_get_stats(e->runner[i], &m);
+        out->mask.n_hit += m.n_hit;
+        out->mask.n_miss += m.n_miss;
+    }
     const gy_kv_config *c = gy_kv_get_config(e->kv);
     for (int g = 0; g < GY_KV_GROUPS; g++) {
         out->kv_free[g] = gy_kv_n_free(e->kv, (gy_kv_group)g);

@@ -17,6 +17,7 @@
 #include "engine/exit.h"
 #include "kv/kv.h"
 #include "model/model.h"
+#include "sample/grammar.h"
 #include "sample/sample.h"
 #include "sched/sched.h"
 
@@ -45,9 +46,11 @@ typedef struct gy_engine_opts {
     size_t kv_bytes;    /* of both pools */
     double kv_fraction; /* (0, 1] */
     size_t park_bytes;  /* host memory for parked sequences, committed as it is used; 0 = none: recompute */
+    size_t mask_bytes;  /* masks of grammars that are kept, of all sampling threads together */
 } gy_engine_opts;
 
-/* The scheduler's defaults; max_len 0 (must be set), last_exited, no cache, fraction 0.9, parking up to 1 GiB. */
+/* The scheduler's defaults; max_len 0 (must be set), last_exited, no cache, fraction 0.9, parking up to 1 GiB, 64 MiB
+ * of masks. */
 void gy_engine_opts_default(gy_engine_opts *o);
 
 /* Memory that these options ask for, before opening: for a printed plan and for refusing what cannot fit. */
@@ -129,6 +132,15 @@ typedef struct gy_request {
     int no_cache;           /* 1: neither read nor fill the prefix cache */
     const char *cache_salt; /* [n_salt], copied; only requests with the same one share prefixes */
     int32_t n_salt;         /* 0..GY_PREFIX_MAX_SALT */
+    /* What the output must be; NULL: anything. A reference is taken. A choice ends with reason stop where its text is
+     * complete and nothing can follow, without an eos; eos is drawn only where it is complete, and under ignore_eos
+     * never. min_tokens bans as ever, but a text to which nothing can be added ends before. Stop ids and stop strings
+     * end a text wherever they come. Rules that look at logits see them without the mask. */
+    gy_grammar *grammar;
+    const gy_grammar_vocab *vocab; /* with a grammar: the model's, the same for all requests; outlives the engine */
+    const char *grammar_after;     /* [n_grammar_after], copied; the grammar holds behind its first appearance in the
+                                      output, until then anything goes */
+    int32_t n_grammar_after;       /* 0..GY_GRAMMAR_MAX_AFTER; 0: from the first token on */
     /* Called inside gy_engine_step; each may be NULL. on_token may return GY_STOP: the choice finishes with reason stop
      * (stop strings). */
     gy_verdict (*on_token)(void *arg, const gy_token_event *ev);
@@ -165,6 +177,7 @@ typedef struct gy_engine_stats {
     int64_t step_ns, model_ns, sample_ns; /* time inside steps: all of it, in the loop driver, in the sampler. The
                                              rest is the host's: planning, bookkeeping, events */
     size_t workspace_bytes, kv_bytes;
+    gy_grammar_mask_stats mask;
 } gy_engine_stats;
 void gy_engine_get_stats(const gy_engine *e, gy_engine_stats *out);
 const gy_kv *gy_engine_kv(const gy_engine *e);       /* for the checker in tests */

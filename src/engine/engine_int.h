@@ -32,6 +32,11 @@ typedef struct gy_choice { /* request lifetime */
     gy_sample_params p; /* the request's, with this choice's index */
     int32_t n_output;
     int64_t first_token_ns;
+    /* Where the n_output tokens stand in the grammar; NULL: there is none. Advanced when a token is drawn, so once for
+     * each: what a dropped choice computes again is drawn from nothing. */
+    gy_grammar_state *text;
+    int32_t is_free; /* grammar_after has not appeared yet */
+    int32_t matched; /* bytes of it that the output ends with */
 } gy_choice;
 
 typedef struct gy_req {         /* request lifetime: one allocation, with its arrays behind it */
@@ -43,7 +48,8 @@ typedef struct gy_req {         /* request lifetime: one allocation, with its ar
     int64_t submit_ns;
     int32_t *ends; /* [n_ends] ids that end the text: what min_tokens bans */
     int32_t n_ends;
-    gy_choice *choice; /* [r.n] */
+    gy_grammar_after *after; /* NULL: the grammar holds from the first token on */
+    gy_choice *choice;       /* [r.n] */
 } gy_req;
 
 /* What a row has to show after each loop. */
@@ -67,7 +73,8 @@ typedef struct gy_logit_item { /* one row of logits on its way to a token; step 
     int32_t flight, pos, loops;
     int32_t samples; /* 0: prompt logprob */
     const float *logits;
-    gy_status st;
+    int32_t is_last; /* nothing can follow this token */
+    gy_status st;    /* GY_DONE: the text is complete and no token can be drawn */
     gy_err err;
     gy_sampled out;
 } gy_logit_item;
@@ -81,7 +88,11 @@ struct gy_engine {
     gy_sched *sched;
     gy_loop *loop;
     gy_sampler *sampler;
-    void *park[GY_KV_GROUPS]; /* host copies of parked blocks, page-mapped */
+    const gy_grammar_vocab *vocab; /* of the first request with a grammar, NULL before; then these are there too */
+    gy_grammar_runner **runner;    /* [n_member] */
+    uint32_t *mask;                /* [n_member, n_mask] */
+    int32_t n_mask;                /* words */
+    void *park[GY_KV_GROUPS];      /* host copies of parked blocks, page-mapped */
     size_t park_bytes[GY_KV_GROUPS];
     void *mem; /* everything below that is an array */
     size_t mem_bytes;
@@ -119,6 +130,18 @@ gy_loop_config gy_engine_loop_config(const gy_engine_opts *o);
 
 /* submit.c */
 void gy_req_free(gy_req *q); /* accepts NULL */
+
+/* constrain.c */
+gy_status gy_constrain_check(const gy_engine *e, const gy_request *r, gy_err *err);
+/* What the threads that sample need for grammars, taken when the first request with one comes: not inside a step. */
+gy_status gy_constrain_open(gy_engine *e, const gy_grammar_vocab *vocab, gy_err *err);
+void gy_constrain_close(gy_engine *e);
+void gy_constrain_begin(gy_choice *c); /* before its first token */
+/* Which tokens may come next, into in->mask (and no ban) or, where anything may, not at all. GY_DONE: the text is
+ * complete and none may. */
+gy_status gy_constrain_next(gy_engine *e, const gy_choice *c, int member, gy_sample_in *in, gy_err *err);
+/* The token that was drawn. *is_last_out: nothing can follow it. */
+gy_status gy_constrain_follow(gy_engine *e, gy_choice *c, int member, int32_t id, gy_err *err, int32_t *is_last_out);
 
 /* engine.c: the choice's last event, and everything it held; frees the request with its last choice. */
 void gy_engine_finish(gy_engine *e, gy_choice *c, gy_finish reason, int32_t stop_id, const gy_err *err);

@@ -119,7 +119,7 @@ static int deliver_token(gy_engine *e, gy_logit_item *it) {
     e->stats.n_loop_sum += it->loops;
     gy_verdict v = tell_token(e, c, it);
     int32_t stop_id = stop_id_of(c->req, it->out.id);
-    int stops = v == GY_STOP || stop_id >= 0;
+    int stops = v == GY_STOP || stop_id >= 0 || it->is_last;
     if (!stops && c->n_output < r->max_tokens) return 0;
     gy_engine_finish(e, c, stops ? GY_FINISH_STOP : GY_FINISH_LENGTH, stop_id, NULL);
     return 1;
@@ -134,8 +134,11 @@ static int deliver_prompt(gy_engine *e, const gy_logit_item *it) {
 }
 
 static int deliver_item(gy_engine *e, gy_logit_item *it) {
-    if (it->st >= 0) return it->samples ? deliver_token(e, it) : deliver_prompt(e, it);
-    gy_engine_finish(e, it->c, GY_FINISH_ERROR, -1, &it->err);
+    if (it->st == GY_OK) return it->samples ? deliver_token(e, it) : deliver_prompt(e, it);
+    if (it->st == GY_DONE)
+        gy_engine_finish(e, it->c, GY_FINISH_STOP, -1, NULL);
+    else
+        gy_engine_finish(e, it->c, GY_FINISH_ERROR, -1, &it->err);
     return 1;
 }
 
@@ -151,24 +154,31 @@ static void deliver(gy_engine *e, int32_t n) {
 
 /* ---- sample ----------------------------------------------------------------------------------------------------- */
 
+static void sample_token(gy_engine *e, gy_logit_item *it, int member) {
+    gy_choice *c = it->c;
+    const gy_req *q = c->req;
+    int ban = c->n_output < q->r.min_tokens;
+    gy_sample_in in = {.logits = it->logits,
+                       .p = &c->p,
+                       .counts = c->counts,
+                       .ban = q->ends,
+                       .n_ban = ban ? q->n_ends : 0,
+                       .position = it->pos + 1};
+    it->is_last = 0;
+    it->st = c->text ? gy_constrain_next(e, c, member, &in, &it->err) : GY_OK;
+    if (it->st == GY_OK) it->st = gy_sample_row(e->sampler, member, &in, &it->err, &it->out);
+    if (it->st == GY_OK && c->text) it->st = gy_constrain_follow(e, c, member, it->out.id, &it->err, &it->is_last);
+}
+
 static void sample_item(void *arg, int32_t i, int member) {
     gy_engine *e = arg;
     gy_logit_item *it = &e->item[i];
     const gy_choice *c = it->c;
-    const gy_req *q = c->req;
-    int ban = c->n_output < q->r.min_tokens;
     if (it->samples)
-        it->st = gy_sample_row(e->sampler, member,
-                               &(gy_sample_in){.logits = it->logits,
-                                               .p = &c->p,
-                                               .counts = c->counts,
-                                               .ban = q->ends,
-                                               .n_ban = ban ? q->n_ends : 0,
-                                               .position = it->pos + 1},
-                               &it->err, &it->out);
+        sample_token(e, it, member);
     else
-        it->st = gy_logprob_row(it->logits, e->m->d.n_vocab, c->tok[it->pos + 1], q->r.prompt_logprobs, it->pos + 1,
-                                &it->err, &it->out);
+        it->st = gy_logprob_row(it->logits, e->m->d.n_vocab, c->tok[it->pos + 1], c->req->r.prompt_logprobs,
+                                it->pos + 1, &it->err, &it->out);
 }
 
 static void sample_items(gy_engine *e, int32_t n) {

@@ -89,6 +89,7 @@ gy_status gy_engine_check(const gy_engine *e, const gy_request *r, gy_err *err) 
     GY_TRY(gy_sample_params_check(&r->sample, err));
     GY_TRY(gy_sample_params_check_vocab(&r->sample, n_vocab, err));
     GY_TRY(check_exit(e, r, err));
+    GY_TRY(gy_constrain_check(e, r, err));
     return check_fits(e, r, err);
 }
 
@@ -107,7 +108,9 @@ static void lay_out_choice(const gy_engine *e, gy_req *q, gy_carve *c, gy_choice
     int32_t *depth = gy_carve_take(c, (size_t)r->max_tokens, sizeof(int32_t));
     float *logp = r->exit.kind == GY_EXIT_KL ? gy_carve_take(c, (size_t)e->m->d.n_vocab, sizeof(float)) : NULL;
     void *mem = counts ? gy_carve_take(c, counts, 1) : NULL;
+    gy_grammar_state *text = r->grammar ? gy_carve_take(c, 1, sizeof *text) : NULL;
     if (!h) return;
+    h->text = text;
     h->tok = tok;
     h->depth = depth;
     h->prev_logp = logp;
@@ -122,6 +125,9 @@ static void lay_out_req(const gy_engine *e, gy_req *q, gy_carve *c) {
     gy_choice *choice = gy_carve_take(c, (size_t)r->n, sizeof *choice);
     gy_logit_bias *bias = r->sample.n_bias ? gy_carve_take(c, (size_t)r->sample.n_bias, sizeof *bias) : NULL;
     char *salt = r->n_salt ? gy_carve_take(c, (size_t)r->n_salt, 1) : NULL;
+    size_t n_after = (size_t)r->n_grammar_after;
+    char *after = n_after ? gy_carve_take(c, n_after, 1) : NULL;
+    void *automaton = n_after ? gy_carve_take(c, gy_grammar_after_bytes(n_after), 1) : NULL;
     int32_t n_eos = r->ignore_eos ? 0 : d->n_eos;
     int32_t *ends = gy_carve_take(c, (size_t)r->n_stop_ids + (size_t)n_eos, sizeof *ends);
     take_ids(c, &r->trace, r->n_trace);
@@ -133,11 +139,16 @@ static void lay_out_req(const gy_engine *e, gy_req *q, gy_carve *c) {
     for (int32_t i = 0; i < n_eos; i++) ends[q->n_ends++] = d->eos[i];
     if (bias) r->sample.bias = memcpy(bias, r->sample.bias, (size_t)r->sample.n_bias * sizeof *bias);
     if (salt) r->cache_salt = memcpy(salt, r->cache_salt, (size_t)r->n_salt);
+    if (after) {
+        r->grammar_after = memcpy(after, r->grammar_after, n_after);
+        q->after = gy_grammar_after_init(automaton, r->vocab, after, n_after);
+    }
     r->prompt = choice[0].tok;
     r->stop_ids = NULL; /* in ends now */
 }
 
 void gy_req_free(gy_req *q) {
+    if (q) gy_grammar_put(q->r.grammar);
     gy_mem_free(q);
 }
 
@@ -152,6 +163,7 @@ static gy_status req_copy(const gy_engine *e, const gy_request *r, gy_err *err, 
     q->r = *r;
     gy_carve c = {.base = (char *)q + head, .cap = size.used};
     lay_out_req(e, q, &c);
+    if (r->grammar) gy_grammar_get(r->grammar);
     *out = q;
     return GY_OK;
 }
@@ -200,6 +212,7 @@ static void queue_choice(gy_engine *e, gy_req *q, int32_t k) {
     c->index = k;
     c->p = r->sample;
     c->p.choice = r->sample.choice + (uint32_t)k;
+    gy_constrain_begin(c);
     gy_status st = gy_sched_submit(e->sched, &j, q->submit_ns, &c->job);
     GY_CHECK(st == GY_OK && c->job < e->max_job); /* check_fits, check_room */
     e->by_job[c->job] = c;
@@ -212,6 +225,7 @@ gy_status gy_engine_submit(gy_engine *e, const gy_request *r, gy_err *err, int32
     if (st != GY_OK) return st;
     gy_request drawn = *r;
     GY_TRY(draw_seed(&drawn, err));
+    if (r->grammar) GY_TRY(gy_constrain_open(e, r->vocab, err));
     GY_TRY(req_copy(e, &drawn, err, &q));
     q->id = e->next_id++;
     q->n_left = r->n;

@@ -246,13 +246,16 @@ struct gy_grammar_vocab {
     int32_t n_vocab, n_node, n_id, n_eos;
     int n_byte, max_len;
     size_t bytes;
-    int32_t *eos;     /* [n_eos] */
-    int32_t *ids;     /* [n_id] allowed tokens in the order of their bytes */
-    int32_t *first;   /* [n_node + 1] */
-    int32_t *skip;    /* [n_node] */
-    uint16_t *groups; /* [n_node] bits of all bytes below it, its own not included */
-    uint16_t *depth;  /* [n_node] 0: a first byte */
-    uint8_t *byte;    /* [n_node] */
+    int32_t *eos;       /* [n_eos] */
+    size_t *at;         /* [n_vocab + 1] into text */
+    char *text;         /* bytes of all tokens */
+    uint32_t *first_ok; /* [(n_vocab + 31) / 32] may begin a text */
+    int32_t *ids;       /* [n_id] allowed tokens in the order of their bytes */
+    int32_t *first;     /* [n_node + 1] */
+    int32_t *skip;      /* [n_node] */
+    uint16_t *groups;   /* [n_node] bits of all bytes below it, its own not included */
+    uint16_t *depth;    /* [n_node] 0: a first byte */
+    uint8_t *byte;      /* [n_node] */
 };
 
 typedef struct gy_gconf {
@@ -311,7 +314,8 @@ struct gy_grammar_runner {
     gy_gmasks *masks; /* NULL: no cache */
     gy_gscratch *w;
     gy_gframe frames[GY_GRAMMAR_MAX_TOKEN + 2];
-    gy_grammar_state next; /* accept builds here */
+    gy_grammar_state next;                      /* accept builds here */
+    uint16_t matched[GY_GRAMMAR_MAX_TOKEN + 1]; /* of what a grammar stands behind, by depth */
     gy_grammar_mask_stats stats;
 };
 

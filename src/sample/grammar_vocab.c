@@ -50,14 +50,23 @@ static int32_t words_take(const gy_grammar_token *tokens, int32_t n_vocab, const
     int32_t n = 0;
     for (int32_t i = 0; i < n_vocab; i++) {
         const gy_grammar_token *t = &tokens[i];
-        if (t->special || t->len == 0 || t->len > GY_GRAMMAR_MAX_TOKEN || is_eos(i, eos, n_eos)) continue;
+        if (t->flags & GY_GRAMMAR_SPECIAL || t->len == 0 || t->len > GY_GRAMMAR_MAX_TOKEN || is_eos(i, eos, n_eos))
+            continue;
         out[n++] = (word){t->s, t->len, i};
     }
     return n;
 }
 
-static void layout(gy_carve *c, gy_grammar_vocab *v, size_t n_id, size_t n_node, size_t n_eos) {
+typedef struct sizes {
+    size_t n_vocab, n_text, n_id, n_node, n_eos;
+} sizes;
+
+static void layout(gy_carve *c, gy_grammar_vocab *v, const sizes *z) {
+    size_t n_id = z->n_id, n_node = z->n_node, n_eos = z->n_eos;
     gy_carve_take(c, 1, sizeof *v);
+    v->at = gy_carve_take(c, z->n_vocab + 1, sizeof *v->at);
+    v->text = gy_carve_take(c, z->n_text, 1);
+    v->first_ok = gy_carve_take(c, (z->n_vocab + 31) / 32, sizeof *v->first_ok);
     v->eos = gy_carve_take(c, n_eos, sizeof *v->eos);
     v->ids = gy_carve_take(c, n_id, sizeof *v->ids);
     v->first = gy_carve_take(c, n_node + 1, sizeof *v->first);
@@ -96,21 +105,41 @@ static void trie_fill(gy_grammar_vocab *v, const word *w, int32_t n) {
     v->first[v->n_node] = n;
 }
 
-static gy_grammar_vocab *vocab_make(const word *w, int32_t n, int32_t n_vocab, const int32_t *eos, int32_t n_eos) {
+static void tokens_fill(gy_grammar_vocab *v, const gy_grammar_token *t, int32_t n_vocab) {
+    size_t at = 0;
+    for (int32_t i = 0; i < n_vocab; i++) {
+        v->at[i] = at;
+        if (t[i].len) memcpy(v->text + at, t[i].s, t[i].len);
+        at += t[i].len;
+        if (!(t[i].flags & GY_GRAMMAR_NOT_FIRST)) v->first_ok[i / 32] |= 1u << (i % 32);
+    }
+    v->at[n_vocab] = at;
+}
+
+static size_t text_bytes(const gy_grammar_token *t, int32_t n_vocab) {
+    size_t n = 0;
+    for (int32_t i = 0; i < n_vocab; i++) n += t[i].len;
+    return n;
+}
+
+static gy_grammar_vocab *vocab_make(const gy_grammar_token *tokens, int32_t n_vocab, const word *w, int32_t n,
+                                    const int32_t *eos, int32_t n_eos) {
     size_t n_node = 0;
     for (int32_t k = 0; k < n; k++) n_node += w[k].len - (k ? shared(&w[k - 1], &w[k]) : 0);
-    gy_grammar_vocab sizes = {0};
+    sizes z = {(size_t)n_vocab, text_bytes(tokens, n_vocab), (size_t)n, n_node, (size_t)n_eos};
+    gy_grammar_vocab measured = {0};
     gy_carve c = {0};
-    layout(&c, &sizes, (size_t)n, n_node, (size_t)n_eos);
+    layout(&c, &measured, &z);
     gy_grammar_vocab *v = c.overflow || n_node > INT32_MAX ? NULL : gy_mem_alloc(GY_MEM_SAMPLE, c.used, 1);
     if (!v) return NULL;
     gy_carve d = {.base = (char *)v, .cap = c.used};
-    layout(&d, v, (size_t)n, n_node, (size_t)n_eos);
+    layout(&d, v, &z);
     v->bytes = c.used;
     v->n_vocab = n_vocab;
     v->n_id = n;
     v->n_eos = n_eos;
     if (n_eos) memcpy(v->eos, eos, (size_t)n_eos * sizeof *eos);
+    tokens_fill(v, tokens, n_vocab);
     trie_fill(v, w, n);
     return v;
 }
@@ -122,7 +151,7 @@ gy_status gy_grammar_vocab_create(const gy_grammar_token *tokens, int32_t n_voca
     if (!w) return gy_err_set(err, GY_E_NOMEM, "grammar vocabulary: no memory for %d tokens", n_vocab);
     int32_t n = words_take(tokens, n_vocab, eos, n_eos, w);
     if (n > 1) qsort(w, (size_t)n, sizeof *w, word_compare);
-    gy_grammar_vocab *v = vocab_make(w, n, n_vocab, eos, n_eos);
+    gy_grammar_vocab *v = vocab_make(tokens, n_vocab, w, n, eos, n_eos);
     gy_mem_free(w);
     if (!v) return gy_err_set(err, GY_E_NOMEM, "grammar vocabulary: no memory for the trie of %d tokens", n_vocab);
     *out = v;
@@ -139,4 +168,26 @@ int gy_grammar_vocab_n_byte(const gy_grammar_vocab *v) {
 
 size_t gy_grammar_vocab_bytes(const gy_grammar_vocab *v) {
     return v->bytes;
+}
+
+int32_t gy_grammar_vocab_n(const gy_grammar_vocab *v) {
+    return v->n_vocab;
+}
+
+const char *gy_grammar_vocab_token(const gy_grammar_vocab *v, int32_t id, size_t *len_out) {
+    GY_CHECK(id >= 0 && id < v->n_vocab);
+    *len_out = v->at[id + 1] - v->at[id];
+    return v->text + v->at[id];
+}
+
+int gy_grammar_vocab_is_eos(const gy_grammar_vocab *v, int32_t id) {
+    return is_eos(id, v->eos, v->n_eos);
+}
+
+void gy_grammar_vocab_drop_not_first(const gy_grammar_vocab *v, uint32_t *mask) {
+    for (int32_t i = 0; i < (v->n_vocab + 31) / 32; i++) mask[i] &= v->first_ok[i];
+}
+
+void gy_grammar_vocab_drop_eos(const gy_grammar_vocab *v, uint32_t *mask) {
+    for (int32_t i = 0; i < v->n_eos; i++) mask[v->eos[i] / 32] &= ~(1u << (v->eos[i] % 32));
 }

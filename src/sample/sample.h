@@ -1,15 +1,14 @@
 /* Logits to token. One row at a time, pure: the draw is a function of (logits, parameters, counts, seed, choice,
  * position).
  *
- * Order (vLLM's): f32 logits -> banned ids to -inf -> logit_bias added -> repetition, frequency, presence penalty ->
- * temperature -> top-k -> top-p -> min-p -> softmax -> one draw.
- *   bans, bias, penalties: f32, each step rounded (product of frequency and count too).
- *   top-k: keep values >= the k-th largest (ties survive).
- *   top-p: sort descending (ties by lower id first), keep the smallest prefix whose probability reaches p; the token
- * that crosses p stays. min-p: keep probabilities >= min_p * the largest one. draw:  u from Philox (seed, choice,
- * position, GY_RAND_SAMPLE); tokens in ascending id order, first cumulative f64 sum > u * total. temperature 0 =
- * greedy: the largest logit, the lowest id among equals. Sums run in a fixed order over f64; results do not depend on
- * threads or batches.
+ * Order (vLLM's): f32 logits -> masked and banned ids to -inf -> logit_bias added -> repetition, frequency, presence
+ * penalty -> temperature -> top-k -> top-p -> min-p -> softmax -> one draw. bans, bias, penalties: f32, each step
+ * rounded (product of frequency and count too). top-k: keep values >= the k-th largest (ties survive). top-p: sort
+ * descending (ties by lower id first), keep the smallest prefix whose probability reaches p; the token that crosses p
+ * stays. min-p: keep probabilities >= min_p * the largest one. draw:  u from Philox (seed, choice, position,
+ * GY_RAND_SAMPLE); tokens in ascending id order, first cumulative f64 sum > u * total. temperature 0 = greedy: the
+ * largest logit, the lowest id among equals. Sums run in a fixed order over f64; results do not depend on threads or
+ * batches.
  */
 #ifndef GY_SAMPLE_SAMPLE_H
 #define GY_SAMPLE_SAMPLE_H
@@ -76,11 +75,12 @@ typedef struct gy_sample_in {
     const gy_counts *counts; /* NULL allowed when no penalty is on */
     const int32_t *ban; /* [n_ban] may not be drawn (min_tokens: what would end the text); ids of no token: ignored */
     int32_t n_ban;
-    int32_t position; /* absolute position of the token being drawn */
+    const uint32_t *mask; /* [(n_vocab + 31) / 32] bit (id % 32) of word id / 32: may be drawn (grammar.h). NULL: all */
+    int32_t position;     /* absolute position of the token being drawn */
 } gy_sample_in;
 
-/* NaN anywhere, +inf, or all -inf (before or after bans, bias and penalties): GY_E_NUMERIC, which ends that request
- * only. (-inf for single tokens is a mask and fine.) */
+/* NaN anywhere, +inf, or all -inf (before or after mask, bans, bias and penalties): GY_E_NUMERIC, which ends that
+ * request only. (-inf for single tokens is a mask and fine.) */
 gy_status gy_sample_row(gy_sampler *s, int member, const gy_sample_in *in, gy_err *err, gy_sampled *out);
 
 /* What the logits say of a token that is known already (prompt logprobs): out->id = id, its logprob, n_top

@@ -784,7 +784,7 @@ static void mask_check(gy_grammar_runner *r, const vocab *v, const gy_grammar *g
         gy_grammar_state copy = *s;
         const gy_grammar_token *t = &v->tokens[i];
         int wanted = eos ? gy_grammar_is_complete(s)
-                         : !t->special && t->len && gy_grammar_accept(r, g, &copy, t->s, t->len, NULL) == GY_OK;
+                         : !t->flags && t->len && gy_grammar_accept(r, g, &copy, t->s, t->len, NULL) == GY_OK;
         if (bit(mask, i) != wanted)
             fail_msg("token %d '%.*s': %d, wanted %d", i, (int)t->len, t->s, bit(mask, i), wanted);
     }

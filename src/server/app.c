@@ -46,7 +46,8 @@ static gy_status load(gy_app *a, gy_err *err) {
     if (st < 0) return gy_err_set(err, (gy_status)st, "%s", ge.msg);
     a->info = gyre_get_info(a->g);
     GY_TRY(gy_app_model_open(&a->o, a->info->has_tokenizer, err, &a->model));
-    return gy_app_scratch_open(a, err, &a->scratch);
+    GY_TRY(gy_app_scratch_open(a, err, &a->scratch));
+    return gy_app_lanes_open(a, err);
 }
 
 static void *load_main(void *arg) {
@@ -129,6 +130,7 @@ static void on_wake(void *user) {
         atomic_store(&a->state, state);
     }
     if (state == GY_APP_FAILED) gy_http_server_drain(a->http, 0);
+    if (a->is_serving) gy_app_on_work(a);
 }
 
 void gy_app_drain(gy_app *a) {
@@ -188,6 +190,7 @@ gy_status gy_app_run(gy_app *a, void (*on_ready)(void *user), void *user, gy_err
 
 void gy_app_close(gy_app *a) {
     if (!a) return;
+    gy_app_lanes_close(a);
     gy_http_server_close(a->http);
     gyre_close(a->g); /* after it no event can point into a request */
     while (a->reqs) {

@@ -42,8 +42,9 @@ typedef struct gy_app_opts {   /* everything is borrowed and must outlive the ap
      * foreign name that resolves to this machine is how a web page gets past its browser's rules); else any. */
     gy_app_strings hosts;
     gy_app_log access_log;
-    int access_fd; /* one write a line */
-    int drain_ms;  /* how long a drain waits for what runs */
+    int access_fd;            /* one write a line */
+    int drain_ms;             /* how long a drain waits for what runs */
+    int64_t max_queue_tokens; /* prompt tokens that may wait for their first output, beyond it 429; 0: any number */
 } gy_app_opts;
 
 gy_status gy_app_open(const gy_app_opts *o, gy_err *err, gy_app **out);

@@ -88,7 +88,7 @@ void gy_app_note(gy_app *a, const gy_app_call *c, int status, uint64_t sent, gy_
                        .request_id = c->id,
                        .user_agent = c->agent[0] ? c->agent : NULL,
                        .error = error};
-    if (q) fill_tokens(&l, q);
+    if (q && !q->in_work) fill_tokens(&l, q);
     write_line(a, &l);
 }
 

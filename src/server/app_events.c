@@ -8,15 +8,19 @@
 enum { EVENTS_PER_TURN = 2048, STATUS_GONE = 499 };
 
 void gy_app_cancel(gy_app_req *r) {
+    if (r->in_work) {
+        atomic_store(&r->is_unwanted, 1);
+        return;
+    }
     for (int32_t i = 0; r->sub && i < r->q->n_prompt; i++)
         if (r->sub[i].live) gyre_cancel(r->app->g, r->sub[i].id);
 }
 
-/* The HTTP side has ended; what the engine still does for it is not wanted. */
+/* The HTTP side has ended; what a lane or the engine still does for it is not wanted. */
 static void end(gy_app_req *r, gy_app_phase phase) {
     r->http = NULL;
     r->phase = phase;
-    if (r->n_live)
+    if (r->in_work || r->n_live)
         gy_app_cancel(r);
     else
         gy_app_release(r);
@@ -106,6 +110,7 @@ static void deliver(gy_app_req *r, const gy_app_sub *s, const gyre_event *ev) {
 static void on_event(const gyre_event *ev, int64_t now) {
     gy_app_sub *s = ev->user;
     gy_app_req *r = s->req;
+    gy_app_started(s);
     if (ev->kind == GYRE_EVENT_TOKEN) count_token(r, s, ev, now);
     if (ev->kind == GYRE_EVENT_FINISH) count_finish(r, s, ev);
     if (r->http)
@@ -123,6 +128,7 @@ void gy_app_on_events(void *user) {
     int64_t now = gy_clock_ns();
     for (int i = 0; i < EVENTS_PER_TURN && gyre_poll(a->g, 0, &ev) == GYRE_OK; i++) on_event(ev, now);
     gyre_get_stats(a->g, &s, sizeof s);
+    gy_app_backlog_note(a, &s);
     gy_oai_metrics_stats(a->metrics, &s);
 }
 

@@ -1,5 +1,6 @@
-/* A body becomes work: parsed, its prompts turned into ids, all checked, then given to the engine; nothing is submitted
- * before everything that can be wrong was looked at.
+/* A request becomes work of the engine: its prompts turned into ids, what its output must be compiled, all checked, on
+ * whatever thread; then, on the loop, given to the engine. Nothing is submitted before everything that can be wrong was
+ * looked at.
  */
 #include "server/app_int.h"
 
@@ -14,51 +15,13 @@ static gy_status no_memory(gy_oai_error *e) {
     return gy_oai_error_set(e, GY_OAI_E_BUSY, NULL, "no memory for this request now; try again later");
 }
 
-/* ---- the body --------------------------------------------------------------------------------------------------- */
-
-static void note_unknown(gy_app *a, const gy_oai_request *q) {
-    if (!q->n_unknown) return;
-    gy_oai_metrics_unknown_fields(a->metrics, q->n_unknown);
-    for (int32_t i = 0; i < q->n_unknown && i < GY_OAI_MAX_UNKNOWN; i++) {
-        char name[300];
-        if (gy_oai_seen_add(a->seen, q->unknown[i]))
-            gy_log(GY_LOG_WARN, "server", "a request has a field that is not known: ignored", "field=%s",
-                   gy_log_quote(q->unknown[i], name, sizeof name));
-    }
-}
-
-gy_oai_request *gy_app_parse(gy_app *a, gy_http_req *r, const gy_app_call *c) {
-    size_t len;
-    gy_oai_error e;
-    gy_oai_request *q = NULL;
-    const char *body = gy_http_req_body(r, &len);
-    if (gy_oai_request_parse(c->route->kind, body, len, &a->cfg, &e, &q) < 0) {
-        gy_app_refuse(a, r, c, &e, NULL);
-        return NULL;
-    }
-    note_unknown(a, q);
-    return q;
-}
-
-/* What the parser understands and this build does not do yet. */
-static gy_status check_can(const gy_oai_request *q, gy_oai_error *e) {
-    if (q->constraint.kind != GY_OAI_FREE)
-        return gy_oai_error_set(e, GY_OAI_E_UNSUPPORTED, q->constraint.field,
-                                "%s: constrained output is not supported yet; leave it out", q->constraint.field);
-    if (q->tools && q->tool_choice != GY_OAI_TOOL_NONE)
-        return gy_oai_error_set(
-            e, GY_OAI_E_UNSUPPORTED, "tools",
-            "tools: calls are not taken out of the text yet; leave tools out or say tool_choice none");
-    return GY_OK;
-}
-
 /* ---- prompts ---------------------------------------------------------------------------------------------------- */
 
-static gy_status make_ids(gy_app_req *r, int32_t i, gy_oai_error *e) {
+static gy_status make_ids(gy_app_req *r, gy_app_scratch *t, int32_t i, gy_oai_error *e) {
     gy_app *a = r->app;
     gy_app_sub *s = &r->sub[i];
     if (r->q->n_message)
-        GY_TRY(gy_app_chat_ids(a->scratch, r->q, e, &s->ids, &r->in_reasoning));
+        GY_TRY(gy_app_chat_ids(t, r->q, e, &s->ids, &r->in_reasoning));
     else
         GY_TRY(gy_app_prompt(a, r->q, i, e, &s->ids, &s->is_cut));
     if (s->ids.len == 0)
@@ -101,10 +64,9 @@ static gy_status tell_prompt(gy_app_req *r, int32_t i, gy_oai_error *e) {
 
 static gy_status make_reply(gy_app_req *r, gy_oai_error *e) {
     gy_app *a = r->app;
-    char id[GY_APP_MAX_ID + 16], own[32];
-    gy_app_new_id(a, own, sizeof own);
+    char id[GY_APP_MAX_ID + 16];
     snprintf(id, sizeof id, "%s-%.*s", r->q->kind == GY_OAI_CHAT ? "chatcmpl" : "cmpl", GY_APP_MAX_ID,
-             r->q->request_id ? r->q->request_id : own);
+             r->q->request_id ? r->q->request_id : r->own_id);
     const gy_oai_reply_options o = {.id = id,
                                     .created_s = r->call.wall_ns / 1000000000,
                                     .fingerprint = a->fingerprint,
@@ -126,79 +88,96 @@ static gy_status make_subs(gy_app_req *r, gy_oai_error *e) {
     return GY_OK;
 }
 
-static gy_status prepare(gy_app_req *r, gy_oai_error *e) {
-    GY_TRY(check_can(r->q, e));
+/* A client that left meanwhile is told nothing: any error will do. */
+static gy_status go_on(gy_app_req *r, gy_oai_error *e) {
+    if (!atomic_load(&r->is_unwanted)) return GY_OK;
+    return gy_oai_error_set(e, GY_OAI_E_CANCELLED, NULL, "the client left");
+}
+
+gy_status gy_app_generate(gy_app_req *r, gy_app_scratch *t, gy_oai_error *e) {
     GY_TRY(make_subs(r, e));
-    for (int32_t i = 0; i < r->q->n_prompt; i++) GY_TRY(make_ids(r, i, e));
+    for (int32_t i = 0; i < r->q->n_prompt; i++) {
+        GY_TRY(go_on(r, e));
+        GY_TRY(make_ids(r, t, i, e));
+    }
+    GY_TRY(go_on(r, e));
+    GY_TRY(gy_app_constrain(r, e));
     GY_TRY(make_reply(r, e));
     for (int32_t i = 0; i < r->q->n_prompt; i++) GY_TRY(tell_prompt(r, i, e));
     return GY_OK;
 }
 
+/* ---- the backlog ------------------------------------------------------------------------------------------------ */
+
+enum { FADE_NS = 1000000000 * 10ll, MAX_RETRY_S = 60 };
+
+void gy_app_started(gy_app_sub *s) {
+    s->req->app->backlog.tok -= s->wait_tok;
+    s->wait_tok = 0;
+}
+
+/* Steps with prompt tokens, decoding beside them included: so fast the backlog shrinks. */
+void gy_app_backlog_note(gy_app *a, const gyre_stats *s) {
+    gy_app_backlog *b = &a->backlog;
+    if (s->n_prompt_tok > b->seen_tok) {
+        b->tok_sum += (double)(s->n_prompt_tok - b->seen_tok);
+        b->ns_sum += (double)(s->step_ns - b->seen_ns);
+    }
+    b->seen_tok = s->n_prompt_tok;
+    b->seen_ns = s->step_ns;
+    if (b->ns_sum < FADE_NS) return;
+    b->tok_sum /= 2;
+    b->ns_sum /= 2;
+}
+
+/* When the backlog will have shrunk enough, in whole seconds. */
+static int retry_after(const gy_app_backlog *b, int64_t too_many) {
+    if (b->tok_sum <= 0) return 1;
+    double s = (double)too_many * b->ns_sum / b->tok_sum * 1e-9;
+    return s >= MAX_RETRY_S ? MAX_RETRY_S : (int)s + 1;
+}
+
+/* What comes when nothing waits is taken, however long it is: else it could never be. */
+static gy_status check_backlog(const gy_app_req *r, gy_oai_error *e) {
+    const gy_app_backlog *b = &r->app->backlog;
+    int64_t max = r->app->o.max_queue_tokens, more = 0;
+    for (int32_t i = 0; i < r->q->n_prompt; i++) more += (int64_t)r->sub[i].ids.len;
+    if (!max || !b->tok || b->tok + more <= max) return GY_OK;
+    gy_status st = gy_oai_error_set(e, GY_OAI_E_QUEUE, NULL,
+                                    "%lld prompt tokens wait and this request has %lld, together at most %lld may; "
+                                    "try again later",
+                                    (long long)b->tok, (long long)more, (long long)max);
+    e->retry_after_s = retry_after(b, b->tok + more - max);
+    return st;
+}
+
 /* ---- submit ----------------------------------------------------------------------------------------------------- */
 
-static gy_status submit(gy_app_req *r, gy_oai_error *e) {
+static gy_status submit_one(gy_app_req *r, int32_t i, gy_oai_error *e) {
     gy_app *a = r->app;
-    for (int32_t i = 0; i < r->q->n_prompt; i++) {
-        gy_app_sub *s = &r->sub[i];
-        gyre_err err = {0};
-        gyre_status st = gyre_submit(a->g, &r->q->run[i], &err, &s->id);
-        if (st != GYRE_OK) {
-            if (gyre_status_group(st) == GYRE_GROUP_ENGINE) gy_app_check_lost(a);
-            gy_oai_error_from_status(e, st, err.msg);
-            return GY_E_LIMIT;
-        }
-        s->live = 1;
-        s->submit_ns = gy_clock_ns();
-        r->n_live++;
-        gy_vec_free(&s->ids);
-        gy_oai_metrics_request(a->metrics, r->q->base.n, r->q->base.max_tokens);
+    gy_app_sub *s = &r->sub[i];
+    gyre_err err = {0};
+    gyre_status st = gyre_submit(a->g, &r->q->run[i], &err, &s->id);
+    if (st != GYRE_OK) {
+        if (gyre_status_group(st) == GYRE_GROUP_ENGINE) gy_app_check_lost(a);
+        gy_oai_error_from_status(e, st, err.msg);
+        return GY_E_LIMIT;
     }
-    r->phase = GY_APP_SUBMITTED;
+    s->live = 1;
+    s->submit_ns = gy_clock_ns();
+    s->wait_tok = (int64_t)s->ids.len;
+    a->backlog.tok += s->wait_tok;
+    r->n_live++;
+    gy_vec_free(&s->ids);
+    gy_oai_metrics_request(a->metrics, r->q->base.n, r->q->base.max_tokens);
     return GY_OK;
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------- */
-
-static gy_app_req *new_req(gy_app *a, gy_http_req *http, const gy_app_call *c) {
-    gy_app_req *r = gy_mem_alloc(GY_MEM_SERVER, 1, sizeof *r);
-    if (!r) return NULL;
-    r->app = a;
-    r->http = http;
-    r->call = *c;
-    r->next = a->reqs;
-    if (a->reqs) a->reqs->prev = r;
-    a->reqs = r;
-    return r;
-}
-
-void gy_app_release(gy_app_req *r) {
-    gy_app *a = r->app;
-    GY_CHECK(r->n_live == 0);
-    *(r->prev ? &r->prev->next : &a->reqs) = r->next;
-    if (r->next) r->next->prev = r->prev;
-    gy_oai_reply_destroy(r->reply); /* borrows q */
-    for (int32_t i = 0; r->sub && i < r->q->n_prompt; i++) {
-        gy_vec_free(&r->sub[i].ids);
-        gy_mem_free(r->sub[i].last_ns);
-    }
-    gy_mem_free(r->sub);
-    gy_oai_request_free(r->q);
-    gy_mem_free(r);
-}
-
-void gy_app_generate(gy_app *a, gy_http_req *http, const gy_app_call *c) {
-    gy_oai_error e;
-    gy_oai_request *q = gy_app_parse(a, http, c);
-    if (!q) return;
-    gy_app_req *r = new_req(a, http, c);
-    if (!r) {
-        gy_oai_request_free(q);
-        no_memory(&e);
-        gy_app_refuse(a, http, c, &e, NULL);
-        return;
-    }
-    r->q = q;
-    gy_http_req_set_user(http, r);
-    if (prepare(r, &e) < 0 || submit(r, &e) < 0) gy_app_fail(r, &e);
+gy_status gy_app_submit(gy_app_req *r, gy_oai_error *e) {
+    GY_TRY(check_backlog(r, e));
+    for (int32_t i = 0; i < r->q->n_prompt; i++) GY_TRY(submit_one(r, i, e));
+    gyre_grammar_release(r->grammar); /* the engine has references of its own */
+    r->grammar = NULL;
+    r->phase = GY_APP_SUBMITTED;
+    return GY_OK;
 }

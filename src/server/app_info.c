@@ -80,54 +80,36 @@ void gy_app_metrics(gy_app *a, gy_http_req *r, const gy_app_call *c) {
     gy_app_answer(a, r, c, "text/plain; version=0.0.4; charset=utf-8", out);
 }
 
-/* ---- text -------------------------------------------------------------------------------------------------------- */
+/* ---- text: on whatever thread, into r->answer ------------------------------------------------------------------- */
 
-static void finish(gy_app *a, gy_http_req *r, const gy_app_call *c, gy_status st, const gy_oai_error *e, gy_str *out) {
-    if (st < 0)
-        gy_app_refuse(a, r, c, e, NULL);
-    else
-        gy_app_answer(a, r, c, JSON, out);
-}
-
-void gy_app_tokenize(gy_app *a, gy_http_req *r, const gy_app_call *c) {
-    gy_oai_error e;
+gy_status gy_app_tokenize(gy_app_req *r, gy_app_scratch *t, gy_oai_error *e) {
     gy_vec_i32 ids = {0};
     int is_cut = 0;
-    gy_oai_request *q = gy_app_parse(a, r, c);
-    if (!q) return;
-    gy_status st = q->n_message ? gy_app_chat_ids(a->scratch, q, &e, &ids, NULL) : gy_app_prompt(a, q, 0, &e, &ids, &is_cut);
-    gy_str *out = fresh(a);
-    int strs = q->return_token_strs && a->info->has_tokenizer;
-    if (st >= 0) gy_oai_tokenize_body(ids.data, ids.len, a->info->max_len, strs ? gy_app_piece : NULL, a->scratch, out);
-    finish(a, r, c, st, &e, out);
+    const gy_oai_request *q = r->q;
+    gy_status st = q->n_message ? gy_app_chat_ids(t, q, e, &ids, NULL) : gy_app_prompt(r->app, q, 0, e, &ids, &is_cut);
+    int strs = q->return_token_strs && r->app->info->has_tokenizer;
+    if (st >= 0)
+        gy_oai_tokenize_body(ids.data, ids.len, r->app->info->max_len, strs ? gy_app_piece : NULL, t, &r->answer);
     gy_vec_free(&ids);
-    gy_oai_request_free(q);
+    return st;
 }
 
-void gy_app_detokenize(gy_app *a, gy_http_req *r, const gy_app_call *c) {
-    gy_oai_error e;
+gy_status gy_app_detokenize(gy_app_req *r, gy_app_scratch *t, gy_oai_error *e) {
     gy_str text = {0};
-    gy_oai_request *q = gy_app_parse(a, r, c);
-    if (!q) return;
-    const gy_oai_prompt *p = &q->prompts[0];
+    const gy_oai_prompt *p = &r->q->prompts[0];
     const gy_oai_seg none = {0}, *s = p->n_seg ? &p->seg[0] : &none;
-    gy_status st = gy_app_decode(a, s->ids, (size_t)s->n_ids, q->skip_special, &e, &text);
-    gy_str *out = fresh(a);
-    if (st >= 0) gy_oai_detokenize_body(gy_str_z(&text), text.len, out);
-    finish(a, r, c, st, &e, out);
+    (void)t;
+    gy_status st = gy_app_decode(r->app, s->ids, (size_t)s->n_ids, r->q->skip_special, e, &text);
+    if (st >= 0) gy_oai_detokenize_body(gy_str_z(&text), text.len, &r->answer);
     gy_str_free(&text);
-    gy_oai_request_free(q);
+    return st;
 }
 
-void gy_app_template(gy_app *a, gy_http_req *r, const gy_app_call *c) {
-    gy_oai_error e;
+gy_status gy_app_template(gy_app_req *r, gy_app_scratch *t, gy_oai_error *e) {
     gy_str text = {0};
-    gy_oai_request *q = gy_app_parse(a, r, c);
-    if (!q) return;
-    gy_status st = gy_app_chat_text(a, q, &e, &text);
-    gy_str *out = fresh(a);
-    if (st >= 0) gy_oai_template_body(gy_str_z(&text), text.len, out);
-    finish(a, r, c, st, &e, out);
+    (void)t;
+    gy_status st = gy_app_chat_text(r->app, r->q, e, &text);
+    if (st >= 0) gy_oai_template_body(gy_str_z(&text), text.len, &r->answer);
     gy_str_free(&text);
-    gy_oai_request_free(q);
+    return st;
 }

@@ -1,23 +1,29 @@
 /* Between the files of the app: app.c (life), app_route.c (who may ask for what), app_answer.c (replies, log,
- * counters), app_generate.c (a body becomes work), app_events.c (events become bytes), app_info.c (small routes),
+ * counters), app_take.c (a body becomes a request, on the loop or on a lane), app_generate.c (a request becomes work of
+ * the engine), app_rule.c (what an output must be), app_events.c (events become bytes), app_info.c (small routes),
  * app_text.c (text and ids), app_chat.c (messages to ids).
  *
  * Life of a gy_app_req:
  *
- *     PARSING --all prompts taken by the engine--> SUBMITTED --first frame--> STREAMING
- *        |  error                                   |      |                    |    |
- *        v                                          |      +-- whole reply, ----+    |
- *      DONE <---------------------------------------|---------- end or error --+     |
- *                                                   +----- client gone --> GONE <----+
+ *     PREPARING -----all prompts taken by the engine-----> SUBMITTED --first frame--> STREAMING
+ *      |  ^  |  |                                           |      |                    |    |
+ *      |  |  |  +-- error, or the answer of a text route    |      +-- whole reply, ----+    |
+ *      v  |  |                  |                           |          end or error |        |
+ *     a lane |                  +--------> DONE <-----------|-----------------------+        |
+ *      |     +-- client gone ------------> GONE <-----------+--- client gone ----------------+
+ *      +-------- client gone ----------------^
  *
- * `http` is NULL from DONE or GONE on. The struct lives until the engine has told the last event of each prompt
- * (n_live 0): events carry pointers into it. What is given up with prompts alive is cancelled at once.
+ * While a lane has it (in_work) all but http, phase, call, prev and next is the lane's; the loop gets it back by
+ * gy_app_on_work, and only then a request whose client left meanwhile (GONE, is_unwanted) is released. `http` is NULL
+ * from DONE or GONE on. The struct lives until the lane gave it back and the engine has told the last event of each
+ * prompt (n_live 0): events carry pointers into it. What is given up with prompts alive is cancelled at once.
  */
 #ifndef GY_SERVER_APP_INT_H
 #define GY_SERVER_APP_INT_H
 
 #include "base/vec.h"
 #include "server/app.h"
+#include "server/app_work.h"
 #include "server/oai_error.h"
 #include "server/oai_metrics.h"
 #include "server/oai_reply.h"
@@ -41,6 +47,9 @@ typedef struct gy_app_call {
     char peer[64], method[GY_HTTP_METHOD_MAX + 1], target[GY_APP_MAX_TARGET], agent[128];
 } gy_app_call;
 
+typedef struct gy_app_req gy_app_req;
+typedef struct gy_app_scratch gy_app_scratch; /* app_text.c: what a thread that works on texts has of its own */
+
 typedef struct gy_app_route {
     const char *path; /* a path that ends in "*" is a prefix */
     const char *method, *allow;
@@ -49,11 +58,21 @@ typedef struct gy_app_route {
     int open;         /* no key is asked for */
     int early;        /* answered before the model is there */
     void (*run)(gy_app *a, gy_http_req *r, const gy_app_call *c);
+    /* What gy_app_take does to a request that was read: all that takes time. On a lane or on the loop, with the
+     * thread's scratch. */
+    gy_status (*prepare)(gy_app_req *r, gy_app_scratch *t, gy_oai_error *e);
 } gy_app_route;
 
-typedef enum gy_app_phase { GY_APP_PARSING, GY_APP_SUBMITTED, GY_APP_STREAMING, GY_APP_DONE, GY_APP_GONE } gy_app_phase;
+typedef enum gy_app_phase {
+    GY_APP_PREPARING,
+    GY_APP_SUBMITTED,
+    GY_APP_STREAMING,
+    GY_APP_DONE,
+    GY_APP_GONE
+} gy_app_phase;
 
-typedef struct gy_app_req gy_app_req;
+/* QUICK: small bodies of messages. SLOW: large bodies and what must be compiled, behind everything else. */
+typedef enum gy_app_lane_id { GY_APP_QUICK, GY_APP_SLOW, GY_APP_LANES } gy_app_lane_id;
 typedef struct gy_app_chat_out gy_app_chat_out; /* app_chat_out.c: what looks for thoughts and calls in outputs */
 
 typedef struct gy_app_sub { /* one prompt: one request of the engine. Events' `user` */
@@ -64,12 +83,23 @@ typedef struct gy_app_sub { /* one prompt: one request of the engine. Events' `u
     int64_t submit_ns;
     int64_t *last_ns; /* [n] when the choice's last token came; 0: none yet */
     int32_t max_output;
-    gy_vec_i32 ids; /* until submitted */
-    int is_cut;     /* ids are no longer all of the prompt's */
+    gy_vec_i32 ids;   /* until submitted */
+    int is_cut;       /* ids are no longer all of the prompt's */
+    int64_t wait_tok; /* prompt tokens that count in the app's wait_tok: until its first event */
 } gy_app_sub;
 
 struct gy_app_req {
+    gy_app_job job; /* the first member: a lane gives it back as this */
     gy_app *app;
+    int in_work;
+    atomic_int is_unwanted; /* its client left: what a lane has not begun need not be done */
+    char *body;             /* [n_body], to be read by a lane; NULL: q is there */
+    size_t n_body;
+    char own_id[32];
+    gy_status status; /* of the work; error says more */
+    gy_oai_error error;
+    gy_str answer; /* of a text route */
+    gyre_grammar *grammar;
     gy_http_req *http;
     gy_app_phase phase;
     gy_app_call call;
@@ -84,8 +114,14 @@ struct gy_app_req {
     gy_app_req *prev, *next;
 };
 
-typedef struct gy_app_model gy_app_model;     /* app_text.c: tokenizer and template beside the engine */
-typedef struct gy_app_scratch gy_app_scratch; /* app_text.c: what a thread that works on texts has of its own */
+typedef struct gy_app_model gy_app_model; /* app_text.c: tokenizer and template beside the engine */
+
+/* Prompt tokens that wait for their first output, and how fast such waiting ends. */
+typedef struct gy_app_backlog {
+    int64_t tok;
+    int64_t seen_tok, seen_ns; /* of the engine's counters when they were last looked at */
+    double tok_sum, ns_sum;    /* prompt tokens and the time of the steps that had some; old ones fade */
+} gy_app_backlog;
 
 struct gy_app {
     gy_app_opts o;
@@ -95,6 +131,9 @@ struct gy_app {
     gyre *g;          /* g, model: from GY_APP_READY on */
     gy_app_model *model;
     gy_app_scratch *scratch; /* the loop's */
+    gy_app_lane *lane[GY_APP_LANES];
+    gy_app_scratch *lane_scratch[GY_APP_LANES];
+    gy_app_backlog backlog;
     const gyre_info *info;
     pthread_t loader;
     int has_loader, is_serving, is_lost; /* serving: READY was seen by the loop. lost: the engine cannot go on */
@@ -132,11 +171,21 @@ gy_status gy_app_stream_begin(gy_app_req *q);                       /* GY_E_PEER
 void gy_app_body(gy_app_req *q, const gy_str *body);
 void gy_app_note(gy_app *a, const gy_app_call *c, int status, uint64_t sent, gy_app_req *q, const char *error);
 
+/* app_take.c */
+gy_status gy_app_lanes_open(gy_app *a, gy_err *err); /* after the model */
+void gy_app_lanes_close(gy_app *a);                  /* no request is in_work after it; before requests are released */
+void gy_app_take(gy_app *a, gy_http_req *r, const gy_app_call *c); /* each POST's run */
+void gy_app_on_work(gy_app *a);                                    /* what lanes have done; after a wake */
+void gy_app_release(gy_app_req *q);                                /* not in_work, n_live is 0 */
+
 /* app_generate.c */
-void gy_app_generate(gy_app *a, gy_http_req *r, const gy_app_call *c);
-void gy_app_release(gy_app_req *q); /* n_live is 0 */
-/* The body of r as the route's kind. On failure the request has been refused. */
-gy_oai_request *gy_app_parse(gy_app *a, gy_http_req *r, const gy_app_call *c);
+gy_status gy_app_generate(gy_app_req *r, gy_app_scratch *t, gy_oai_error *e); /* prepare */
+gy_status gy_app_submit(gy_app_req *r, gy_oai_error *e);
+void gy_app_started(gy_app_sub *s); /* its first event: its prompt waits no more */
+void gy_app_backlog_note(gy_app *a, const gyre_stats *s);
+
+/* app_rule.c: the constraint of r->q becomes r->grammar and that of each run. Any thread. */
+gy_status gy_app_constrain(gy_app_req *r, gy_oai_error *e);
 
 /* app_events.c */
 void gy_app_on_events(void *user);
@@ -151,9 +200,10 @@ void gy_app_version(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_models(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_one_model(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_metrics(gy_app *a, gy_http_req *r, const gy_app_call *c);
-void gy_app_tokenize(gy_app *a, gy_http_req *r, const gy_app_call *c);
-void gy_app_detokenize(gy_app *a, gy_http_req *r, const gy_app_call *c);
-void gy_app_template(gy_app *a, gy_http_req *r, const gy_app_call *c);
+/* prepare of the text routes: into r->answer */
+gy_status gy_app_tokenize(gy_app_req *r, gy_app_scratch *t, gy_oai_error *e);
+gy_status gy_app_detokenize(gy_app_req *r, gy_app_scratch *t, gy_oai_error *e);
+gy_status gy_app_template(gy_app_req *r, gy_app_scratch *t, gy_oai_error *e);
 
 /* app_text.c */
 gy_status gy_app_model_open(const gy_app_opts *o, int has_tokenizer, gy_err *err, gy_app_model **out);

@@ -13,17 +13,17 @@ static const char GET[] = "GET", POST[] = "POST";
 static const char GETS[] = "GET, HEAD, OPTIONS", POSTS[] = "POST, OPTIONS";
 
 static const gy_app_route routes[] = {
-    {"/v1/completions", POST, POSTS, GY_OAI_R_COMPLETIONS, GY_OAI_COMPLETION, 0, 0, gy_app_generate},
-    {"/v1/chat/completions", POST, POSTS, GY_OAI_R_CHAT, GY_OAI_CHAT, 0, 0, gy_app_generate},
-    {"/tokenize", POST, POSTS, GY_OAI_R_TOKENIZE, GY_OAI_TOKENIZE, 0, 0, gy_app_tokenize},
-    {"/detokenize", POST, POSTS, GY_OAI_R_DETOKENIZE, GY_OAI_DETOKENIZE, 0, 0, gy_app_detokenize},
-    {"/apply_template", POST, POSTS, GY_OAI_R_TEMPLATE, GY_OAI_TEMPLATE, 0, 0, gy_app_template},
-    {"/v1/models", GET, GETS, GY_OAI_R_MODELS, 0, 0, 0, gy_app_models},
-    {"/v1/models/*", GET, GETS, GY_OAI_R_MODELS, 0, 0, 0, gy_app_one_model},
-    {"/health", GET, GETS, GY_OAI_R_HEALTH, 0, 1, 1, gy_app_health},
-    {"/metrics", GET, GETS, GY_OAI_R_METRICS, 0, 0, 0, gy_app_metrics},
-    {"/version", GET, GETS, GY_OAI_R_VERSION, 0, 0, 1, gy_app_version},
-    {"/", GET, GETS, GY_OAI_R_OTHER, 0, 0, 1, gy_app_root},
+    {"/v1/completions", POST, POSTS, GY_OAI_R_COMPLETIONS, GY_OAI_COMPLETION, 0, 0, gy_app_take, gy_app_generate},
+    {"/v1/chat/completions", POST, POSTS, GY_OAI_R_CHAT, GY_OAI_CHAT, 0, 0, gy_app_take, gy_app_generate},
+    {"/tokenize", POST, POSTS, GY_OAI_R_TOKENIZE, GY_OAI_TOKENIZE, 0, 0, gy_app_take, gy_app_tokenize},
+    {"/detokenize", POST, POSTS, GY_OAI_R_DETOKENIZE, GY_OAI_DETOKENIZE, 0, 0, gy_app_take, gy_app_detokenize},
+    {"/apply_template", POST, POSTS, GY_OAI_R_TEMPLATE, GY_OAI_TEMPLATE, 0, 0, gy_app_take, gy_app_template},
+    {"/v1/models", GET, GETS, GY_OAI_R_MODELS, 0, 0, 0, gy_app_models, NULL},
+    {"/v1/models/*", GET, GETS, GY_OAI_R_MODELS, 0, 0, 0, gy_app_one_model, NULL},
+    {"/health", GET, GETS, GY_OAI_R_HEALTH, 0, 1, 1, gy_app_health, NULL},
+    {"/metrics", GET, GETS, GY_OAI_R_METRICS, 0, 0, 0, gy_app_metrics, NULL},
+    {"/version", GET, GETS, GY_OAI_R_VERSION, 0, 0, 1, gy_app_version, NULL},
+    {"/", GET, GETS, GY_OAI_R_OTHER, 0, 0, 1, gy_app_root, NULL},
 };
 
 static const gy_app_route *find_route(const char *path, size_t n) {

@@ -82,8 +82,7 @@ gy_status gy_oai_post(gy_oai *c, const char *path, gy_str *body, const gy_oai_ho
                       gy_oai_call **out);
 gy_status gy_oai_get(gy_oai *c, const char *path, const gy_oai_hooks *hooks, void *user, gy_err *err,
                      gy_oai_call **out);
-/* The connection is dropped; on_end says GY_OAI_CANCELLED from the next step. A call that has ended already in this
- * step keeps its end. */
+/* The connection is dropped; on_end says GY_OAI_CANCELLED, not before the next step or the rest of this one. */
 void gy_oai_cancel(gy_oai_call *call);
 
 /* Waits until something happened, gy_oai_wake, a signal, or gy_clock_ns() reaches until_ns (0: not at all, -1: for

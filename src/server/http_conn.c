@@ -27,6 +27,8 @@ static void on_socket(evutil_socket_t fd, short what, void *arg) {
     if (what & EV_READ) c->readable = c->edge = 1;
     if (what & EV_WRITE) c->writable = 1;
     if (what & EV_CLOSED) c->eof = c->readable = 1;
+    /* OpenSSL may have to write in order to read, and the reverse. */
+    if (c->tls) c->readable = c->writable = 1;
     gy_http_server_todo(c->server, c);
     gy_http_server_settle(c->server);
 }
@@ -52,8 +54,14 @@ gy_status gy_http_conn_open(gy_http_server *s, int fd, const struct sockaddr_sto
     c->writable = c->fresh = 1;
     c->due = GY_HTTP_DUE_NONE;
     gy_http_req_init(&c->req, c);
+    if (s->tls) c->state = GY_HTTP_S_SHAKE;
+    if (s->tls && gy_http_tls_attach(s->tls, c) != GY_OK) {
+        gy_mem_free(c);
+        return GY_E_NOMEM;
+    }
     if (event_assign(&c->ev, s->base, fd, EV_READ | EV_WRITE | EV_CLOSED | EV_ET | EV_PERSIST, on_socket, c) != 0 ||
         event_add(&c->ev, NULL) != 0) {
+        gy_http_tls_detach(c, 1);
         gy_mem_free(c);
         return GY_E_IO;
     }
@@ -92,6 +100,7 @@ void gy_http_conn_close(gy_http_conn *c, int reset) {
     gy_http_due_set(c, GY_HTTP_DUE_NONE);
     leave_later(c);
     /* A reset gives back what the kernel still holds for a client that does not read. */
+    gy_http_tls_detach(c, reset);
     if (reset) setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
     close(c->fd);
     free_input(c);
@@ -124,6 +133,18 @@ void gy_http_conn_shutdown(gy_http_conn *c) {
     give_up(c, GY_HTTP_GONE_SHUTDOWN);
 }
 
+/* ---- the socket, plain or not ---- */
+
+static ssize_t receive(gy_http_conn *c, void *buf, size_t n) {
+    return c->tls ? gy_http_tls_recv(c, buf, n) : recv(c->fd, buf, n, 0);
+}
+
+/* At least the first byte, or -1 with errno. */
+static ssize_t transmit(gy_http_conn *c, struct iovec *part, int n_part) {
+    const struct msghdr msg = {.msg_iov = part, .msg_iovlen = (size_t)n_part};
+    return c->tls ? gy_http_tls_send(c, part[0].iov_base, part[0].iov_len) : sendmsg(c->fd, &msg, MSG_NOSIGNAL);
+}
+
 /* ---- output ---- */
 
 static void note_sent(gy_http_conn *c, size_t n) {
@@ -138,8 +159,7 @@ static void note_sent(gy_http_conn *c, size_t n) {
 void gy_http_conn_flush(gy_http_conn *c) {
     while (c->out.len > 0 && c->writable && !c->gone) {
         struct iovec part[2];
-        struct msghdr msg = {.msg_iov = part, .msg_iovlen = (size_t)gy_http_ring_peek(&c->out, part)};
-        ssize_t n = sendmsg(c->fd, &msg, MSG_NOSIGNAL);
+        ssize_t n = transmit(c, part, gy_http_ring_peek(&c->out, part));
         if (n >= 0)
             note_sent(c, (size_t)n);
         else if (errno == EAGAIN)
@@ -163,7 +183,7 @@ int gy_http_conn_put(gy_http_conn *c, const char *bytes, size_t n) {
 int gy_http_conn_put_big(gy_http_conn *c, const char *bytes, size_t n) {
     gy_http_conn_flush(c);
     while (n > 0 && c->out.len == 0 && c->writable && !c->gone) {
-        ssize_t sent = send(c->fd, bytes, n, MSG_NOSIGNAL);
+        ssize_t sent = c->tls ? gy_http_tls_send(c, bytes, n) : send(c->fd, bytes, n, MSG_NOSIGNAL);
         if (sent >= 0) {
             bytes += sent;
             n -= (size_t)sent;
@@ -239,12 +259,12 @@ static int read_more(gy_http_conn *c) {
     }
     if (!make_room(c)) return 1;
     size_t room = c->in_cap - c->in_len;
-    ssize_t n = recv(c->fd, c->in + c->in_len, room, 0);
+    ssize_t n = receive(c, c->in + c->in_len, room);
     if (n > 0) {
         c->in_len += (size_t)n;
         /* A short read emptied the socket; the next byte is a new edge. After a half-close one more read sees the end.
-         */
-        if ((size_t)n < room && !c->eof) c->readable = 0;
+         * With TLS it only emptied a record. */
+        if ((size_t)n < room && !c->eof && !c->tls) c->readable = 0;
         return 1;
     }
     if (n < 0 && errno == EINTR) return 1;
@@ -364,12 +384,19 @@ static int is_broken(gy_http_conn *c) {
     if (c->eof || !c->edge) return c->eof;
     c->edge = 0;
     if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0 || error != 0) return 1;
+    if (c->tls) return gy_http_tls_is_over(c);
     ssize_t n = recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-static int begin_linger(gy_http_conn *c) {
+static int finish(gy_http_conn *c) {
+    if (c->tls && !gy_http_tls_finish(c)) return 0;
     shutdown(c->fd, SHUT_WR);
+    return 1;
+}
+
+static int begin_linger(gy_http_conn *c) {
+    c->is_shut = finish(c);
     c->state = GY_HTTP_S_LINGER;
     gy_http_due_set(c, GY_HTTP_DUE_LINGER);
     return 1;
@@ -401,8 +428,9 @@ static int step_active(gy_http_conn *c) {
 }
 
 static int step_linger(gy_http_conn *c) {
+    if (!c->is_shut && c->writable) c->is_shut = finish(c);
     for (size_t total = 0; c->readable && total < DISCARD_MAX;) {
-        ssize_t n = recv(c->fd, c->server->scratch, GY_HTTP_SCRATCH_BYTES, 0);
+        ssize_t n = receive(c, c->server->scratch, GY_HTTP_SCRATCH_BYTES);
         if (n > 0) {
             total += (size_t)n;
         } else if (n < 0 && errno == EAGAIN) {
@@ -416,8 +444,25 @@ static int step_linger(gy_http_conn *c) {
     return 0;
 }
 
+/* A client without TLS is told so in the clear. */
+static int step_shake(gy_http_conn *c) {
+    switch (gy_http_tls_shake(c)) {
+    case GY_HTTP_SHAKE_WAIT:
+        return 0;
+    case GY_HTTP_SHAKE_DONE:
+        c->state = GY_HTTP_S_HEAD;
+        return 1;
+    case GY_HTTP_SHAKE_PLAIN:
+        gy_http_tls_detach(c, 1);
+        return refuse(c, 400, "this port speaks TLS; use https://");
+    default:
+        gy_http_conn_close(c, 0);
+        return 0;
+    }
+}
+
 void gy_http_conn_advance(gy_http_conn *c) {
-    static int (*const step[])(gy_http_conn *) = {step_head, step_body, step_active, step_linger};
+    static int (*const step[])(gy_http_conn *) = {step_head, step_body, step_active, step_linger, step_shake};
     uint64_t until = c->server->stats.n_request + REQUESTS_PER_TURN;
     while (step[c->state](c)) {
         if (c->server->stats.n_request < until || c->state != GY_HTTP_S_HEAD) continue;

@@ -3,6 +3,7 @@
  *
  * States of a connection:
  *
+ *     SHAKE (TLS only) --handshake done--> HEAD
  *     HEAD --head complete--> BODY --body complete--> ACTIVE --reply sent--> HEAD (keep-alive)
  *      |  refused               |  refused              |  reply sent, no keep-alive; stream broken
  *      +------> ACTIVE <--------+                       +-----> LINGER --end of input or deadline--> closed
@@ -14,13 +15,14 @@
  *
  * A connection's descriptor is registered once, edge-triggered, for input, output and the peer's half-close. `readable`
  * and `writable` remember the edges until a call says EAGAIN. While ACTIVE nothing is read: pipelined requests wait in
- * the kernel's buffer, which bounds them.
+ * the kernel's buffer, which bounds them (with TLS: and one record of 16 KiB in OpenSSL's; `readable` stays set then).
  */
 #ifndef GY_SERVER_HTTP_INT_H
 #define GY_SERVER_HTTP_INT_H
 
 #include "server/http_ring.h"
 #include "server/http_server.h"
+#include "server/http_tls.h"
 
 #include <event2/event.h>
 #include <event2/event_struct.h>
@@ -29,7 +31,13 @@
 
 enum { GY_HTTP_PATH_MAX = 512, GY_HTTP_LISTEN_MAX = 4, GY_HTTP_SCRATCH_BYTES = 16384 };
 
-typedef enum gy_http_state { GY_HTTP_S_HEAD, GY_HTTP_S_BODY, GY_HTTP_S_ACTIVE, GY_HTTP_S_LINGER } gy_http_state;
+typedef enum gy_http_state {
+    GY_HTTP_S_HEAD,
+    GY_HTTP_S_BODY,
+    GY_HTTP_S_ACTIVE,
+    GY_HTTP_S_LINGER,
+    GY_HTTP_S_SHAKE
+} gy_http_state;
 
 /* NONE: no request. HEAD: in on_head. REFUSED: in on_refused. */
 typedef enum gy_http_phase {
@@ -71,6 +79,9 @@ struct gy_http_conn {
     gy_http_server *server;
     struct event ev;
     int fd;
+    struct ssl_st *tls; /* NULL: plain */
+    int is_tls_bad;     /* TLS cannot go on */
+    int is_shut;        /* lingering: the peer was told that nothing follows */
     gy_http_state state;
     int readable, writable;
     int edge;                                     /* input or an error since is_broken looked */
@@ -101,6 +112,7 @@ struct gy_http_server {
         *watch_ev;
     void (*on_watched)(void *user);
     void *watch_user;
+    gy_http_tls *tls; /* NULL: plain */
     int listen_fd[GY_HTTP_LISTEN_MAX];
     int n_listen, port, wake_fd, spare_fd;
     int draining, is_fd_warned;

@@ -147,8 +147,8 @@ static void turn_away(gy_http_server *s, int fd) {
     static const char text[] = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
                                "Connection: close\r\n\r\n";
     s->stats.n_turned_away++;
-    /* Best effort: there may be no room to wait until it is read. */
-    (void)send(fd, text, sizeof text - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    /* Best effort: there may be no room to wait until it is read, nor for a handshake. */
+    if (!s->tls) (void)send(fd, text, sizeof text - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     shutdown(fd, SHUT_WR);
     close(fd);
 }
@@ -234,17 +234,31 @@ static void stop_listening(gy_http_server *s) {
     if (s->retry_ev) event_del(s->retry_ev);
 }
 
+/* What was sent before the drain is answered, with a 503 if need be, instead of being lost in a reset: the backlog is
+ * taken, and each connection that waits is read once more. */
+static void hear_all(gy_http_server *s) {
+    for (int i = 0; i < s->n_listen; i++) on_accept(s->listen_fd[i], 0, s);
+    for (gy_http_conn *c = s->conns; c; c = c->next) {
+        if (c->state != GY_HTTP_S_HEAD) continue;
+        c->readable = 1;
+        gy_http_server_todo(s, c);
+    }
+    gy_http_server_settle(s);
+}
+
 static void begin_drain(gy_http_server *s, int64_t ms) {
     int64_t now = gy_clock_ns(), at = now + ms * 1000000;
-    stop_listening(s);
     s->draining = 1;
+    hear_all(s);
+    stop_listening(s);
     if (s->drain_at_ns == 0 || at < s->drain_at_ns) {
         s->drain_at_ns = at;
         set_timer(s->drain_ev, at - now);
     }
     for (gy_http_conn *c = s->conns, *next; c; c = next) {
         next = c->next;
-        if (c->state == GY_HTTP_S_HEAD && c->in_len == 0 && !c->readable) gy_http_conn_close(c, 0);
+        int is_silent = c->state == GY_HTTP_S_HEAD && c->in_len == 0 && !c->readable;
+        if (is_silent || c->state == GY_HTTP_S_SHAKE) gy_http_conn_close(c, 0);
     }
 }
 
@@ -290,6 +304,10 @@ void gy_http_server_wake(gy_http_server *s) {
 void gy_http_server_drain(gy_http_server *s, int ms) {
     atomic_store(&s->drain_ms, ms < 0 ? 0 : ms);
     gy_http_server_wake(s);
+}
+
+gy_status gy_http_server_reload_tls(gy_http_server *s, gy_err *err) {
+    return s->tls ? gy_http_tls_reload(s->tls, err) : GY_OK;
 }
 
 const char *gy_http_server_date(gy_http_server *s) {
@@ -348,7 +366,9 @@ gy_status gy_http_server_open(const gy_http_server_opts *opts, const gy_http_han
     s->handler = *handler;
     set_options(s, opts);
     atomic_init(&s->drain_ms, -1);
-    gy_status st = gy_http_listen(opts->host, opts->port, opts->backlog, err, s->listen_fd, &s->n_listen, &s->port);
+    gy_status st = opts->tls_cert ? gy_http_tls_open(opts->tls_cert, opts->tls_key, err, &s->tls) : GY_OK;
+    if (st == GY_OK)
+        st = gy_http_listen(opts->host, opts->port, opts->backlog, err, s->listen_fd, &s->n_listen, &s->port);
     if (st == GY_OK) {
         s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
         s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -393,6 +413,7 @@ void gy_http_server_close(gy_http_server *s) {
     free_event(s->drain_ev);
     free_event(s->tick_ev);
     free_event(s->watch_ev);
+    gy_http_tls_close(s->tls);
     if (s->base) event_base_free(s->base);
     if (s->wake_fd >= 0) close(s->wake_fd);
     if (s->spare_fd >= 0) close(s->spare_fd);

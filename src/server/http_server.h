@@ -24,7 +24,9 @@
  * A client that closes its sending side counts as gone as soon as its request is not answered at once (an end of input
  * is how a disconnect looks, and a closed reader must not cost compute). What is already answered is still delivered.
  *
- * Deliberately not here: TLS, HTTP/2, compression, files, routing.
+ * With a certificate every connection is TLS (http_tls.h); nothing else changes for the handler.
+ *
+ * Deliberately not here: HTTP/2, compression, files, routing.
  */
 #ifndef GY_SERVER_HTTP_SERVER_H
 #define GY_SERVER_HTTP_SERVER_H
@@ -76,10 +78,13 @@ typedef struct gy_http_server_opts {
     int linger_ms;      /* how long a closing connection is read, so that its last reply is not lost in a reset */
     int tick_ms;        /* 0: no ticks */
     int send_buf_bytes; /* SO_SNDBUF; 0: the system's */
+    /* PEM files: certificate and chain; its key, NULL: in the same file. NULL, NULL: no TLS. Must outlive the server.
+     */
+    const char *tls_cert, *tls_key;
 } gy_http_server_opts;
 
 /* 127.0.0.1:8000, backlog 4096, 10,000 connections, bodies of 16 MiB, 1 GiB of input in all, 64 KiB a stream, idle 120
- * s, header 30 s, body 60 s, write 30 s, linger 2 s, no tick. */
+ * s, header 30 s, body 60 s, write 30 s, linger 2 s, no tick, no TLS. */
 void gy_http_server_opts_default(gy_http_server_opts *o);
 
 /* Binds and listens, so that a busy port is known before anything slow is done; clients wait in the backlog until run.
@@ -90,21 +95,25 @@ int gy_http_server_port(const gy_http_server *s);
 /* on_ready runs in the loop whenever fd is readable (level-triggered: as long as it is), until close; one descriptor at
  * a time, borrowed. Before run, or by the loop's thread. */
 gy_status gy_http_server_watch(gy_http_server *s, int fd, void (*on_ready)(void *user), void *user, gy_err *err);
+/* Reads certificate and key again, for connections from now on; on failure the old ones stay. Without TLS: GY_OK. By
+ * the loop's thread. */
+gy_status gy_http_server_reload_tls(gy_http_server *s, gy_err *err);
 /* Serves until a drain is complete. */
 gy_status gy_http_server_run(gy_http_server *s, gy_err *err);
 void gy_http_server_close(gy_http_server *s); /* accepts NULL; not during run; no callbacks */
 
 /* on_wake will run in the loop. Calls before it runs are one. Async-signal-safe. */
 void gy_http_server_wake(gy_http_server *s);
-/* Stop accepting, close idle connections, let requests end; what is left after `ms` gets on_gone. Again with fewer ms:
- * the earlier deadline holds. Async-signal-safe. */
+/* Stop accepting (what waits in the backlog is still heard), close idle connections, let requests end; what is left
+ * after `ms` gets on_gone. Again with fewer ms: the earlier deadline holds. Async-signal-safe. */
 void gy_http_server_drain(gy_http_server *s, int ms);
 
 typedef struct gy_http_server_stats {
     int n_conn;
     uint64_t n_accepted, n_request, n_refused, n_gone;
-    uint64_t n_turned_away; /* over max_conns or out of descriptors */
-    size_t input_bytes;     /* held now by requests being read */
+    uint64_t n_turned_away;  /* over max_conns or out of descriptors */
+    uint64_t n_shake_failed; /* TLS handshakes */
+    size_t input_bytes;      /* held now by requests being read */
 } gy_http_server_stats;
 void gy_http_server_get_stats(const gy_http_server *s, gy_http_server_stats *out);
 

@@ -1,7 +1,9 @@
 /* The HTTP server over real sockets on loopback: a small handler in the server's thread, clients in the test's. What a
- * client sees is compared byte by byte where the protocol fixes it; times are bounded from above only.
+ * client sees is compared byte by byte where the protocol fixes it; times are bounded from above only. What holds for
+ * plain connections holds for TLS: the same tests run a second time over it. Certificates: test_http_tls.c.
  */
 #include "base_test.h"
+#include "tls_test.h"
 
 #include "server/http_server.h"
 
@@ -15,6 +17,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -31,6 +34,7 @@ typedef struct app {
     gy_http_req *open[OPEN_MAX_TEST]; /* the loop thread's */
     int n_open;
     atomic_int events_due, end_due, release_due; /* seen by on_wake */
+    atomic_int block;                            /* 1: on_wake says so by 2 and waits for 0 */
     atomic_int n_request, n_gone[4], n_open_seen, n_wake, n_refused, events_done;
     atomic_int flooded; /* KiB that stream_write took for the flood, when it was refused */
     atomic_llong gone_ns;
@@ -160,6 +164,8 @@ static void on_wake(void *user) {
     app *a = user;
     int n = atomic_exchange(&a->events_due, 0), end = a->end_due, release = a->release_due;
     a->n_wake++;
+    if (a->block == 1)
+        for (a->block = 2; a->block;) poll(NULL, 0, 1);
     for (int i = a->n_open - 1; i >= 0; i--) {
         gy_http_req *r = a->open[i];
         const char *what = gy_http_req_user(r);
@@ -193,6 +199,13 @@ static int64_t server_bytes(void) {
     return s.live_bytes[GY_MEM_SERVER];
 }
 
+static struct { /* the second run */
+    int on;
+    tls_files files;
+    SSL_CTX *ctx;
+    SSL *of[TLS_FD_MAX]; /* clients by descriptor; freed when it is used again */
+} tls;
+
 static void app_start(app *a, const gy_http_server_opts *opts) {
     gy_http_server_opts o;
     gy_err err = {0};
@@ -201,6 +214,7 @@ static void app_start(app *a, const gy_http_server_opts *opts) {
     gy_http_server_opts_default(&o);
     if (opts) o = *opts;
     o.port = 0;
+    if (tls.on) o.tls_cert = tls.files.cert, o.tls_key = tls.files.key;
     const gy_http_handler h = {.user = a,
                                .on_head = on_head,
                                .on_request = on_request,
@@ -241,10 +255,33 @@ static int client_socket(void) {
     return fd;
 }
 
+static void client_forget(int fd) {
+    SSL_free(tls.of[fd]);
+    tls.of[fd] = NULL;
+}
+
 static int client_connect(int fd, const app *a) {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)gy_http_server_port(a->s))};
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    return connect(fd, (struct sockaddr *)&to, sizeof to);
+    client_forget(fd);
+    if (connect(fd, (struct sockaddr *)&to, sizeof to) != 0) return -1;
+    if (!tls.on) return 0;
+    tls.of[fd] = tls_client(tls.ctx, fd);
+    return SSL_connect(tls.of[fd]) == 1 ? 0 : -1;
+}
+
+static ssize_t client_send(int fd, const char *s, size_t n) {
+    return tls.of[fd] ? SSL_write(tls.of[fd], s, (int)n) : send(fd, s, n, MSG_NOSIGNAL);
+}
+
+/* Over TLS an end without a goodbye is an error: it could be anybody's. */
+static ssize_t client_recv(int fd, char *s, size_t n) {
+    if (!tls.of[fd]) return recv(fd, s, n, 0);
+    ERR_clear_error();
+    int got = SSL_read(tls.of[fd], s, (int)n);
+    if (got > 0 || SSL_get_error(tls.of[fd], got) == SSL_ERROR_ZERO_RETURN) return got > 0 ? got : 0;
+    errno = ECONNRESET;
+    return -1;
 }
 
 static int dial(const app *a) {
@@ -255,7 +292,7 @@ static int dial(const app *a) {
 
 static void say(int fd, const char *s, size_t n) {
     while (n > 0) {
-        ssize_t put = send(fd, s, n, MSG_NOSIGNAL);
+        ssize_t put = client_send(fd, s, n);
         assert_true(put > 0);
         s += put;
         n -= (size_t)put;
@@ -279,7 +316,7 @@ static int hear(int fd, heard *h) {
         h->data = realloc(h->data, h->cap);
         assert_non_null(h->data);
     }
-    ssize_t n = recv(fd, h->data + h->len, 65536, 0);
+    ssize_t n = client_recv(fd, h->data + h->len, 65536);
     if (n > 0) h->len += (size_t)n;
     if (n < 0) h->error = errno;
     h->data[h->len] = '\0';
@@ -835,8 +872,7 @@ static void test_deadlines(void **state) {
     int64_t t = gy_clock_ns();
     /* One byte at a time does not renew the head's deadline. */
     for (int i = 0;
-         i < 40 && send(f5, "G", 1, MSG_NOSIGNAL) == 1 && !poll(&(struct pollfd){.fd = f5, .events = POLLIN}, 1, 10);
-         i++) {
+         i < 40 && client_send(f5, "G", 1) == 1 && !poll(&(struct pollfd){.fd = f5, .events = POLLIN}, 1, 10); i++) {
     }
     hear_all(f5, &drip);
     assert_int_equal(strncmp(drip.data, "HTTP/1.1 408 ", 13), 0);
@@ -999,6 +1035,36 @@ static void test_drain(void **state) {
     app_join(&a);
 }
 
+/* What was sent before the drain began is answered, on an idle connection and on one that waits in the backlog. */
+static void test_drain_hears(void **state) {
+    (void)state;
+    app a;
+    heard h = {0};
+    app_start(&a, NULL);
+    int idle = dial(&a), backlog = client_socket(), mute = client_socket();
+    ask(idle, "GET /x HTTP/1.1\r\n" H "\r\n", 200, "/x");
+    a.block = 1;
+    gy_http_server_wake(a.s);
+    wait_until(&a.block, 2);
+    assert_int_equal(client_connect(backlog, &a), 0);
+    assert_int_equal(client_connect(mute, &a), 0);
+    say_z(idle, "GET /a HTTP/1.1\r\n" H "\r\n");
+    say_z(backlog, "GET /b HTTP/1.1\r\n" H "\r\n");
+    gy_http_server_drain(a.s, 60000);
+    a.block = 0;
+    hear_all(idle, &h);
+    assert_true(h.is_eof && strstr(h.data, "Connection: close") && strstr(h.data, "/a"));
+    forget(&h);
+    hear_all(backlog, &h);
+    assert_true(h.is_eof && strstr(h.data, "Connection: close") && strstr(h.data, "/b"));
+    forget(&h);
+    hear_all(mute, &h);
+    assert_true(h.is_eof && h.len == 0);
+    forget(&h);
+    close(idle), close(backlog), close(mute);
+    app_join(&a);
+}
+
 /* The deadline ends what is left, and a second, shorter drain holds. */
 static void test_drain_deadline(void **state) {
     (void)state;
@@ -1082,9 +1148,8 @@ static void test_no_memory(void **state) {
         heard h = {0};
         int fd = dial(&a);
         gy_mem_fail_after(n);
-        (void)!send(fd,
-                    LIT("POST /echo HTTP/1.1\r\n" H "Content-Length: 3\r\n\r\nabcGET /stream HTTP/1.1\r\n" H "\r\n"),
-                    MSG_NOSIGNAL);
+        (void)!client_send(
+            fd, LIT("POST /echo HTTP/1.1\r\n" H "Content-Length: 3\r\n\r\nabcGET /stream HTTP/1.1\r\n" H "\r\n"));
         shutdown(fd, SHUT_WR);
         hear_all(fd, &h);
         gy_mem_fail_after(0);
@@ -1134,7 +1199,8 @@ static void test_chaos(void **state) {
         "GET /big HTTP/1.1\r\n" H "\r\n",
         "POST /echo HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n5\r\nhe",
     };
-    enum { N = 60, ROUNDS = 2000 };
+    enum { N = 60 };
+    const int rounds = tls.on ? 400 : 2000;
     int fd[N] = {0};
     gy_http_server_opts o;
     app a;
@@ -1142,7 +1208,7 @@ static void test_chaos(void **state) {
     o.send_buf_bytes = 16384;
     app_start(&a, &o);
     uint32_t x = 12345;
-    for (int i = 0; i < ROUNDS; i++) {
+    for (int i = 0; i < rounds; i++) {
         x = x * 1664525 + 1013904223;
         int slot = (int)(x >> 16) % N;
         if (fd[slot]) (x & 0x400 ? leave_reset : leave_close)(fd[slot]);
@@ -1150,7 +1216,7 @@ static void test_chaos(void **state) {
         const char *r = requests[(x >> 24) % 10];
         size_t n = strlen(r);
         if ((x >> 12) % 4 == 0) n = n * ((x >> 8) % 16) / 16;
-        (void)!send(fd[slot], r, n, MSG_NOSIGNAL);
+        if (n) (void)!client_send(fd[slot], r, n);
         if (i % 3) continue;
         a.events_due++;
         gy_http_server_wake(a.s);
@@ -1218,6 +1284,23 @@ static void test_watch_bad(void **state) {
     gy_http_server_close(s);
 }
 
+static int begin_tls(void **state) {
+    (void)state;
+    signal(SIGPIPE, SIG_IGN); /* for the clients' sake; the first run shows that the server does not need it */
+    tls_files_make(&tls.files);
+    tls.ctx = tls_client_ctx(tls.files.cert);
+    tls.on = 1;
+    return 0;
+}
+
+static int end_tls(void **state) {
+    (void)state;
+    for (int fd = 0; fd < TLS_FD_MAX; fd++) client_forget(fd);
+    SSL_CTX_free(tls.ctx);
+    tls_files_remove(&tls.files);
+    return 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_malformed),   cmocka_unit_test(test_long_field),
@@ -1233,7 +1316,21 @@ int main(void) {
         cmocka_unit_test(test_open_errors), cmocka_unit_test(test_localhost),
         cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_wake),
         cmocka_unit_test(test_chaos),       cmocka_unit_test(test_watch),
-        cmocka_unit_test(test_watch_bad),
+        cmocka_unit_test(test_watch_bad),   cmocka_unit_test(test_drain_hears),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    /* Without those that end before a handshake. */
+    const struct CMUnitTest again[] = {
+        cmocka_unit_test(test_malformed),   cmocka_unit_test(test_long_field),
+        cmocka_unit_test(test_keep_alive),  cmocka_unit_test(test_head_and_absolute),
+        cmocka_unit_test(test_pipelining),  cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_body_limit),  cmocka_unit_test(test_input_budget),
+        cmocka_unit_test(test_continue),    cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_slow_reader), cmocka_unit_test(test_write_deadline),
+        cmocka_unit_test(test_disconnect),  cmocka_unit_test(test_half_close),
+        cmocka_unit_test(test_deadlines),   cmocka_unit_test(test_thousand),
+        cmocka_unit_test(test_drain),       cmocka_unit_test(test_drain_deadline),
+        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_chaos),
+    };
+    int failed = cmocka_run_group_tests_name("plain", tests, NULL, NULL);
+    return failed + cmocka_run_group_tests_name("TLS", again, begin_tls, end_tls);
 }

@@ -281,6 +281,9 @@ static const gy_opt_group *const bench_groups[] = {&gy_group_bench, &gy_group_re
 static const gy_opt_group *const serve_groups[] = {&group_serve, &group_device,  &group_kv, &group_serve_sched,
                                                    &group_debug, &group_general, NULL};
 
+static const gy_opt_group *const chat_groups[] = {&gy_group_chat,     &gy_group_chat_request, &group_device,  &group_kv,
+                                                  &group_serve_sched, &group_debug,           &group_general, NULL};
+
 /* JSON lines use the same rows; their offsets lie in gy_args, so the fields travel through one. */
 gy_status gy_req_from_json(gy_arena *arena, const gy_jv *obj, const char *const *skip, gy_err *err,
                            gy_req_opts *req_io) {
@@ -327,9 +330,14 @@ const gy_cmd gy_cmds[] = {
      "served. The prefix cache is on unless --prefix-cache off. SIGTERM or SIGINT: no new requests, running ones "
      "end.\n",
      serve_groups, 1, gy_cmd_serve},
+    {"chat", "[MODEL] [options] | --url URL [options]", "talk to a model, here or on any OpenAI server",
+     "On a terminal: a line is a message, /help lists commands, Ctrl-C stops an answer, Ctrl-D ends. How many loops\n"
+     "each token ran is shown under the answer. In a pipe each line of standard input is a message, and only answers\n"
+     "are printed. Settings that are not given are the server's.\n",
+     chat_groups, 1, gy_cmd_chat},
 };
 const size_t gy_n_cmds = COUNT(gy_cmds);
-const char *const gy_cmds_later[] = {"chat", "pull", NULL};
+const char *const gy_cmds_later[] = {"pull", NULL};
 
 const gy_cmd *gy_cmd_find(const char *name) {
     for (size_t i = 0; i < gy_n_cmds; i++)

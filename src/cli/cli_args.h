@@ -5,6 +5,7 @@
 #define GY_CLI_CLI_ARGS_H
 
 #include "cli/cli_bench_opts.h"
+#include "cli/cli_chat_opts.h"
 #include "cli/cli_opts.h"
 
 /* What may differ from request to request: also the fields of a line of --input. */
@@ -67,6 +68,8 @@ typedef struct gy_args {
     int tokenizer;
     /* bench */
     gy_bench_opts bench;
+    /* chat */
+    gy_chat_opts chat;
     /* serve */
     const char *host, *chat_template;
     int32_t port;
@@ -85,7 +88,8 @@ void gy_args_default(gy_args *a);
 
 /* The rows of gy_req_opts, with offsets into gy_args and into gy_req_opts alone (for JSON lines). */
 extern const gy_opt_group gy_group_request;
-extern const gy_opt_group gy_group_bench; /* cli_bench.c */
+extern const gy_opt_group gy_group_bench;                       /* cli_bench.c */
+extern const gy_opt_group gy_group_chat, gy_group_chat_request; /* cli_chat_args.c */
 gy_status gy_req_from_json(gy_arena *arena, const gy_jv *obj, const char *const *skip, gy_err *err,
                            gy_req_opts *req_io);
 
@@ -111,6 +115,7 @@ int gy_cmd_inspect(const gy_args *a);
 int gy_cmd_synth(const gy_args *a);
 int gy_cmd_bench(const gy_args *a);
 int gy_cmd_serve(const gy_args *a);
+int gy_cmd_chat(const gy_args *a);
 
 /* "gyre: MESSAGE" on stderr; returns the exit code that goes with the status: 2 for what was asked for (bad argument,
  * limit), else 1. */

@@ -432,7 +432,7 @@ MISTAKES = [
     (["synth", "--shape", "ouro-9b", "/tmp/never"], 2, "--shape: "),
     (["synth", "--shape", "tiny-ouro"], 2, "no OUT"),
     (["serve", "--port", "65536"], 2, "--port"),
-    (["chat"], 2, "not in this build yet"),
+    (["pull"], 2, "not in this build yet"),
     (["evol"], 2, "unknown command 'evol'; did you mean eval?"),
 ]
 

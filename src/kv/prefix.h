@@ -23,7 +23,7 @@
 
 #include "kv/kv.h"
 
-enum { GY_PREFIX_MAX_SALT = 128 };
+enum { GY_PREFIX_MAX_SALT = 1024 }; /* as long as the salts that vLLM takes */
 
 /* Whose rows a request may see. Two requests share rows only if all of this is equal. */
 typedef struct gy_prefix_space {

@@ -24,7 +24,7 @@ enum {
     ALL = C | H | T | D | A,
     MAX_LOGPROBS = 20,
     MAX_NAME = 256,
-    MAX_SALT = 128 /* the engine's */
+    MAX_SALT = 1024 /* the engine's */
 };
 
 void gy_oai_config_default(gy_oai_config *c) {

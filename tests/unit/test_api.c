@@ -204,7 +204,7 @@ static void submit_says_what_is_wrong(void **state) {
     r = ok, r.stop = stop, r.n_stop = 65, refused(g, &r, GYRE_E_ARG, "stop: found 65 entries, expected 0 to 64");
     stop[1].n = 0, r.n_stop = 2, refused(g, &r, GYRE_E_ARG, "stop[1]");
     r = ok, r.latent_noise = 1, refused(g, &r, GYRE_E_ARG, "latent_noise: ouro models have no initial state");
-    r = ok, r.cache_salt = "x", r.n_cache_salt = 129, refused(g, &r, GYRE_E_ARG, "cache_salt: found 129");
+    r = ok, r.cache_salt = "x", r.n_cache_salt = 1025, refused(g, &r, GYRE_E_ARG, "cache_salt: found 1025");
     assert_int_equal(live_bytes(), before);
     gyre_stats s;
     step_all(g);

@@ -76,7 +76,7 @@ static void bad_requests_are_refused(void **state) {
     r = ok, r.prompt_logprobs = 21, refused(&env, &r, GY_E_ARG, "prompt_logprobs: found 21");
     r = ok, r.prompt_logprobs = -2, refused(&env, &r, GY_E_ARG, "prompt_logprobs: found -2");
     r = ok, r.cache_salt = "", r.n_salt = GY_PREFIX_MAX_SALT + 1;
-    refused(&env, &r, GY_E_ARG, "cache_salt: found 129 bytes, expected at most 128");
+    refused(&env, &r, GY_E_ARG, "cache_salt: found 1025 bytes, expected at most 1024");
     r.n_salt = -1, refused(&env, &r, GY_E_ARG, "cache_salt: found -1");
     gold_close(&env);
 }

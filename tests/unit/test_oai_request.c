@@ -211,7 +211,7 @@ static void wrong_values(void **state) {
         {C, P "\"logit_bias\":[[5]]}", BAD, "logit_bias[0]", "a pair"},
         {C, P "\"stream_options\":{\"include_usage\":true}}", BAD, "stream_options", "only with stream true"},
         {C, P "\"stream\":true,\"prompt_logprobs\":1}", BAD, "prompt_logprobs", "stream"},
-        {C, P "\"cache_salt\":\"\"}", BAD, "cache_salt", "1 to 128 bytes"},
+        {C, P "\"cache_salt\":\"\"}", BAD, "cache_salt", "1 to 1024 bytes"},
         {C, P "\"priority\":2147483648}", BAD, "priority", "found 2147483648"},
         {C, P "\"truncate_prompt_tokens\":0}", BAD, "truncate_prompt_tokens", "1 or more"},
         {H, U "\"reasoning_effort\":\"huge\"}", BAD, "reasoning_effort", "none, minimal"},

@@ -608,7 +608,7 @@ static void checker_finds_planted_corruption(void **state) {
     PLANT(r[1].n_child, 0, "row 1: 1 children, counted as 0");
     PLANT(x->space[0].n_row, 1, "space 0: 2 rows, counted as 1");
     PLANT(x->space[0].n_row, 0, "below free space 0");
-    PLANT(x->space[1].n_salt, 500, "space 1: salt of 500 bytes");
+    PLANT(x->space[1].n_salt, 5000, "space 1: salt of 5000 bytes");
     PLANT(x->space[1].salt[0], 't', "space 1 in the wrong bucket");
     PLANT(x->space[1].latent_seed, 3, "space 1 in the wrong bucket");
     PLANT(x->free_space, 1, "space 1 on the free list");
@@ -670,7 +670,7 @@ static void attach_more_than_fits(void *arg) {
     (void)arg, gy_prefix_attach(victim, &PLAIN, vtok, 48, seq, &vcursor);
 }
 static void salt_too_long(void *arg) {
-    (void)arg, gy_prefix_match(victim, &(gy_prefix_space){"x", 129, 0, 0}, vtok, 40, vtok);
+    (void)arg, gy_prefix_match(victim, &(gy_prefix_space){"x", GY_PREFIX_MAX_SALT + 1, 0, 0}, vtok, 40, vtok);
 }
 static void salt_of_negative_length(void *arg) {
     (void)arg, gy_prefix_match(victim, &(gy_prefix_space){"x", -1, 0, 0}, vtok, 40, vtok);

@@ -103,7 +103,9 @@ static gy_status make_metrics(gy_app *a) {
                                    .kv_layout = a->o.engine.kv_layout,
                                    .prefix_cache = a->o.engine.prefix_cache,
                                    .kv_bytes = i->kv_bytes,
-                                   .weight_bytes = i->weight_bytes};
+                                   .weight_bytes = i->weight_bytes,
+                                   .max_queue = a->o.engine.max_queue,
+                                   .max_queue_tokens = a->o.max_queue_tokens};
     a->metrics = gy_oai_metrics_create(&m);
     return a->metrics ? GY_OK : gy_err_set(&a->load_err, GY_E_NOMEM, "metrics: no memory");
 }

@@ -1,15 +1,15 @@
 /* The server as a program: one model behind OpenAI's routes. It joins the three parts that know nothing of each other:
  * HTTP (http_server.h), schema (oai_*.h) and the engine (gyre.h).
  *
- * Threads. gy_app_run's thread owns everything: connections, requests, metrics, polling of the engine's events. A
- * second one loads the model and ends; the engine's own thread (gyre_start) is seen only through gyre_event_fd.
+ * Threads. gy_app_run's thread owns everything: connections, requests, metrics, polling of the engine's events. Two
+ * lanes (app_work.h) prepare requests that would hold it up: large bodies, templates, grammars. Another one loads the
+ * model and ends; the engine's own thread (gyre_start) is seen only through gyre_event_fd.
  *
  * Life: open binds the port, so that a busy one is known before anything slow is done; run loads and serves. Until a
  * real request would be served all routes but "/" and /version answer 503 with Retry-After, /health too. drain refuses
  * new work and lets what runs end; run then returns.
  *
- * Deliberately not here yet: constrained output (refused by name), tool calls (likewise), reasoning as a field of its
- * own, TLS, more than one model.
+ * Deliberately not here: more than one model.
  */
 #ifndef GY_SERVER_APP_H
 #define GY_SERVER_APP_H

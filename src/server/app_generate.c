@@ -130,10 +130,15 @@ void gy_app_backlog_note(gy_app *a, const gyre_stats *s) {
     b->ns_sum /= 2;
 }
 
+double gy_app_prefill_rate(const gy_app *a) {
+    return a->backlog.ns_sum > 0 ? a->backlog.tok_sum / a->backlog.ns_sum * 1e9 : 0;
+}
+
 /* When the backlog will have shrunk enough, in whole seconds. */
-static int retry_after(const gy_app_backlog *b, int64_t too_many) {
-    if (b->tok_sum <= 0) return 1;
-    double s = (double)too_many * b->ns_sum / b->tok_sum * 1e-9;
+static int retry_after(const gy_app *a, int64_t too_many) {
+    double rate = gy_app_prefill_rate(a);
+    if (rate <= 0) return 1;
+    double s = (double)too_many / rate;
     return s >= MAX_RETRY_S ? MAX_RETRY_S : (int)s + 1;
 }
 
@@ -147,7 +152,7 @@ static gy_status check_backlog(const gy_app_req *r, gy_oai_error *e) {
                                     "%lld prompt tokens wait and this request has %lld, together at most %lld may; "
                                     "try again later",
                                     (long long)b->tok, (long long)more, (long long)max);
-    e->retry_after_s = retry_after(b, b->tok + more - max);
+    e->retry_after_s = retry_after(r->app, b->tok + more - max);
     return st;
 }
 

@@ -71,11 +71,23 @@ void gy_app_one_model(gy_app *a, gy_http_req *r, const gy_app_call *c) {
     gy_app_refuse(a, r, c, &e, NULL);
 }
 
+static void note_load(gy_app *a) {
+    gy_oai_load l = {.backlog_tok = a->backlog.tok, .prefill_tok_s = gy_app_prefill_rate(a)};
+    _Static_assert((int)GY_OAI_LANES == (int)GY_APP_LANES, "in the same order");
+    for (int i = 0; i < GY_APP_LANES; i++) {
+        gy_app_lane_stats s;
+        gy_app_lane_get_stats(a->lane[i], &s);
+        l.lane[i] = (gy_oai_lane){s.n_job, s.n_bytes, s.n_done, s.n_full, (double)s.busy_ns * 1e-9};
+    }
+    gy_oai_metrics_load(a->metrics, &l);
+}
+
 void gy_app_metrics(gy_app *a, gy_http_req *r, const gy_app_call *c) {
     gy_str *out = fresh(a);
     gyre_stats s;
     gyre_get_stats(a->g, &s, sizeof s);
     gy_oai_metrics_stats(a->metrics, &s);
+    note_load(a);
     gy_oai_metrics_text(a->metrics, out);
     gy_app_answer(a, r, c, "text/plain; version=0.0.4; charset=utf-8", out);
 }

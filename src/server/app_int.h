@@ -183,6 +183,7 @@ gy_status gy_app_generate(gy_app_req *r, gy_app_scratch *t, gy_oai_error *e); /*
 gy_status gy_app_submit(gy_app_req *r, gy_oai_error *e);
 void gy_app_started(gy_app_sub *s); /* its first event: its prompt waits no more */
 void gy_app_backlog_note(gy_app *a, const gyre_stats *s);
+double gy_app_prefill_rate(const gy_app *a); /* prompt tokens a second, lately; 0: not known */
 
 /* app_rule.c: the constraint of r->q becomes r->grammar and that of each run. Any thread. */
 gy_status gy_app_constrain(gy_app_req *r, gy_oai_error *e);

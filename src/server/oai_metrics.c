@@ -94,7 +94,18 @@ typedef enum id {
     G_EVICTED,
     G_PARKED,
     G_UNKNOWN,
-    N_ID
+    G_WAIT_TOK,
+    G_BACKLOG,
+    G_PREFILL_RATE,
+    G_MASK_HIT,
+    G_MASK_MISS,
+    G_LOG_DROPPED,
+    G_LANE_JOBS, /* each of the five: GY_OAI_LANES of them */
+    G_LANE_BYTES = G_LANE_JOBS + 2,
+    G_LANE_DONE = G_LANE_BYTES + 2,
+    G_LANE_FULL = G_LANE_DONE + 2,
+    G_LANE_BUSY = G_LANE_FULL + 2,
+    N_ID = G_LANE_BUSY + 2
 } id;
 
 typedef struct row {
@@ -117,6 +128,13 @@ static const char BY_SOURCE[] = "Prompt tokens by where their KV came from.";
 static const char SUCCESS[] = "Choices that ended, by reason.";
 static const char BLOCKS[] = "KV blocks by who holds them.";
 static const char PREEMPT[] = "Choices that had to make room, by what became of their KV.";
+
+static const char MASKS[] = "Sets of allowed tokens that constraints needed, by where they came from.";
+static const char JOBS[] = "Requests that are prepared beside the loop, waiting or in work.";
+static const char JOB_BYTES[] = "Bytes of their bodies.";
+static const char JOBS_DONE[] = "Requests that were prepared beside the loop.";
+static const char JOBS_FULL[] = "Requests that were refused because too many waited to be prepared.";
+static const char JOBS_BUSY[] = "Time spent preparing.";
 
 static const row rows[N_ID] = {
     [RUNNING] = G("vllm:num_requests_running", "Choices in the batch."),
@@ -180,10 +198,36 @@ static const row rows[N_ID] = {
     [G_EVICTED] = C("gyre:prefix_evicted_total", "Blocks that the prefix cache gave up."),
     [G_PARKED] = G("gyre:requests_parked", "Choices whose KV is parked."),
     [G_UNKNOWN] = C("gyre:unknown_fields_total", "Members of request bodies that nobody knows."),
+    [G_WAIT_TOK] = G("gyre:waiting_tokens", "Prompt tokens of choices that wait to be admitted."),
+    [G_BACKLOG] = G("gyre:backlog_tokens", "Prompt tokens of requests whose first output has not come."),
+    [G_PREFILL_RATE] = G("gyre:prefill_tokens_per_second", "How fast prompts were computed lately; 0: not known."),
+    [G_MASK_HIT] = CL("gyre:grammar_masks_total", MASKS, "source", "cache"),
+    [G_MASK_MISS] = CL("gyre:grammar_masks_total", MASKS, "source", "computed"),
+    [G_LOG_DROPPED] = C("gyre:log_lines_dropped_total", "Lines of the access log that could not be written."),
+    [G_LANE_JOBS] = GL("gyre:work_jobs", JOBS, "lane", "quick"),
+    [G_LANE_JOBS + 1] = GL("gyre:work_jobs", JOBS, "lane", "slow"),
+    [G_LANE_BYTES] = GL("gyre:work_bytes", JOB_BYTES, "lane", "quick"),
+    [G_LANE_BYTES + 1] = GL("gyre:work_bytes", JOB_BYTES, "lane", "slow"),
+    [G_LANE_DONE] = CL("gyre:work_done_total", JOBS_DONE, "lane", "quick"),
+    [G_LANE_DONE + 1] = CL("gyre:work_done_total", JOBS_DONE, "lane", "slow"),
+    [G_LANE_FULL] = CL("gyre:work_refused_total", JOBS_FULL, "lane", "quick"),
+    [G_LANE_FULL + 1] = CL("gyre:work_refused_total", JOBS_FULL, "lane", "slow"),
+    [G_LANE_BUSY] = CL("gyre:work_seconds_total", JOBS_BUSY, "lane", "quick"),
+    [G_LANE_BUSY + 1] = CL("gyre:work_seconds_total", JOBS_BUSY, "lane", "slow"),
 };
 
 static const gy_metric_spec exits_spec = {
     .name = "gyre:exits_total", .help = "Output tokens by the loops after which they were read.", .type = GY_COUNTER};
+static const gy_metric_spec depth_rows_spec = {
+    .name = "gyre:depth_rows_total", .help = "Rows of all passes by depth and kind.", .type = GY_COUNTER};
+static const gy_metric_spec plane_spec = {
+    .name = "gyre:kv_plane_bytes", .help = "KV that is held, by plane (depth).", .type = GY_GAUGE};
+static const gy_metric_spec queue_spec = {
+    .name = "gyre:queue_limit", .help = "Choices that may wait; then 429.", .type = GY_GAUGE};
+static const gy_metric_spec queue_tok_spec = {
+    .name = "gyre:queue_tokens_limit",
+    .help = "Prompt tokens that may wait for their first output; then 429. 0: any number.",
+    .type = GY_GAUGE};
 static const gy_metric_spec max_loops_spec = {
     .name = "gyre:max_loops", .help = "Deepest depth that a request may ask for.", .type = GY_GAUGE};
 static const gy_metric_spec kv_bytes_spec = {.name = "gyre:kv_bytes", .help = "Size of the KV pool.", .type = GY_GAUGE};
@@ -221,6 +265,8 @@ struct gy_oai_metrics {
     gy_metrics *reg;
     gy_metric *s[N_ID];
     gy_metric *exits[MAX_DEPTH_SERIES + 1]; /* [loops], from 1 */
+    int n_depth;                            /* of what comes from the engine's tables */
+    gy_metric *prompt_rows[GYRE_STAT_DEPTHS], *decode_rows[GYRE_STAT_DEPTHS], *plane[GYRE_STAT_DEPTHS], *boundary;
     int32_t max_loops;
     gy_metric *http[GY_OAI_N_ROUTE][N_CLASS], *time[GY_OAI_N_ROUTE], *in[GY_OAI_N_ROUTE], *out[GY_OAI_N_ROUTE], *fine;
     gyre_stats last;
@@ -291,6 +337,32 @@ static int add_depths(gy_oai_metrics *m, const gy_oai_metrics_info *info, const 
     return 0;
 }
 
+/* One family after the other: the lines of one stand together. */
+static int add_by_depth(gy_oai_metrics *m, const gy_metric_spec *spec, const base_labels *b, const char *label,
+                        const char *kind, gy_metric **to) {
+    char at[16];
+    gy_metric_label l[4] = {[2] = {label, at}, [3] = {"kind", kind}};
+    put_base(b, l);
+    for (int k = 0; k < m->n_depth; k++) {
+        snprintf(at, sizeof at, "%d", k);
+        to[k] = gy_metrics_add(m->reg, spec, l, kind ? 4 : 3);
+        if (!to[k]) return -1;
+    }
+    return 0;
+}
+
+static int add_tables(gy_oai_metrics *m, const base_labels *b) {
+    m->n_depth = m->max_loops < GYRE_STAT_DEPTHS ? m->max_loops : GYRE_STAT_DEPTHS;
+    if (add_by_depth(m, &depth_rows_spec, b, "depth", "prompt", m->prompt_rows) ||
+        add_by_depth(m, &depth_rows_spec, b, "depth", "decode", m->decode_rows) ||
+        add_by_depth(m, &plane_spec, b, "plane", NULL, m->plane))
+        return -1;
+    gy_metric_label l[3] = {[2] = {"plane", "boundary"}};
+    put_base(b, l);
+    m->boundary = gy_metrics_add(m->reg, &plane_spec, l, 3);
+    return m->boundary ? 0 : -1;
+}
+
 static int add_constant(gy_oai_metrics *m, const gy_metric_spec *spec, const gy_metric_label *l, int n, double v) {
     gy_metric *s = gy_metrics_add(m->reg, spec, l, n);
     if (s) gy_metric_set(s, v);
@@ -310,7 +382,9 @@ static int add_constants(gy_oai_metrics *m, const gy_oai_metrics_info *info, con
     l[6] = (gy_metric_label){"kv_layout", info->kv_layout ? info->kv_layout : ""};
     return add_constant(m, &config_spec, l, 7, 1) || add_constant(m, &max_loops_spec, l, 2, info->max_loops) ||
            add_constant(m, &kv_bytes_spec, l, 2, (double)info->kv_bytes) ||
-           add_constant(m, &weight_spec, l, 2, (double)info->weight_bytes);
+           add_constant(m, &weight_spec, l, 2, (double)info->weight_bytes) ||
+           add_constant(m, &queue_spec, l, 2, info->max_queue) ||
+           add_constant(m, &queue_tok_spec, l, 2, (double)info->max_queue_tokens);
 }
 
 static int add_per_route(gy_oai_metrics *m, const gy_metric_spec *spec, int n_label, gy_metric **to) {
@@ -343,7 +417,8 @@ gy_oai_metrics *gy_oai_metrics_create(const gy_oai_metrics_info *info) {
     base_labels b = {.model_name = info->model_name};
     snprintf(b.engine, sizeof b.engine, "%d", info->engine);
     m->reg = gy_metrics_create();
-    if (m->reg && !add_rows(m, info, &b) && !add_depths(m, info, &b) && !add_constants(m, info, &b) && !add_http(m))
+    if (m->reg && !add_rows(m, info, &b) && !add_depths(m, info, &b) && !add_tables(m, &b) &&
+        !add_constants(m, info, &b) && !add_http(m))
         return m;
     gy_oai_metrics_destroy(m);
     return NULL;
@@ -374,6 +449,16 @@ static void set_gauges(gy_oai_metrics *m, const gyre_stats *s) {
     gy_metric_set(m->s[G_BLOCKS_FREE], s->kv_blocks_free);
     gy_metric_set(m->s[G_BLOCKS_CACHED], s->kv_blocks_cached);
     gy_metric_set(m->s[G_BLOCKS_RUNNING], used);
+    gy_metric_set(m->s[G_WAIT_TOK], (double)s->wait_tok);
+}
+
+static void set_tables(gy_oai_metrics *m, const gyre_stats *s) {
+    for (int k = 0; k < m->n_depth; k++) {
+        gy_metric_set(m->prompt_rows[k], (double)s->n_row_prompt[k]);
+        gy_metric_set(m->decode_rows[k], (double)s->n_row_decode[k]);
+        gy_metric_set(m->plane[k], (double)s->kv_plane_blocks[k] * (double)s->kv_block_bytes);
+    }
+    gy_metric_set(m->boundary, (double)s->kv_boundary_blocks * (double)s->kv_boundary_block_bytes);
 }
 
 static void set_counters(gy_oai_metrics *m, const gyre_stats *s) {
@@ -394,6 +479,8 @@ static void set_counters(gy_oai_metrics *m, const gyre_stats *s) {
     gy_metric_set(m->s[G_RESTORES], (double)s->n_restore);
     gy_metric_set(m->s[G_RECOMPUTED], (double)s->n_recomputed_tok);
     gy_metric_set(m->s[G_EVICTED], (double)s->cache_evicted);
+    gy_metric_set(m->s[G_MASK_HIT], (double)s->grammar_mask_hit);
+    gy_metric_set(m->s[G_MASK_MISS], (double)s->grammar_mask_miss);
 }
 
 static void observe_steps(gy_oai_metrics *m, const gyre_stats *s) {
@@ -412,8 +499,23 @@ static void observe_steps(gy_oai_metrics *m, const gyre_stats *s) {
 void gy_oai_metrics_stats(gy_oai_metrics *m, const gyre_stats *s) {
     set_gauges(m, s);
     set_counters(m, s);
+    set_tables(m, s);
     observe_steps(m, s);
     m->last = *s;
+}
+
+void gy_oai_metrics_load(gy_oai_metrics *m, const gy_oai_load *l) {
+    gy_metric_set(m->s[G_BACKLOG], (double)l->backlog_tok);
+    gy_metric_set(m->s[G_PREFILL_RATE], l->prefill_tok_s);
+    gy_metric_set(m->s[G_LOG_DROPPED], (double)l->n_log_dropped);
+    for (int i = 0; i < GY_OAI_LANES; i++) {
+        const gy_oai_lane *x = &l->lane[i];
+        gy_metric_set(m->s[G_LANE_JOBS + i], (double)x->n_job);
+        gy_metric_set(m->s[G_LANE_BYTES + i], (double)x->n_bytes);
+        gy_metric_set(m->s[G_LANE_DONE + i], (double)x->n_done);
+        gy_metric_set(m->s[G_LANE_FULL + i], (double)x->n_full);
+        gy_metric_set(m->s[G_LANE_BUSY + i], x->busy_s);
+    }
 }
 
 /* ---- requests --------------------------------------------------------------------------------------------------- */

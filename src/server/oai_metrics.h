@@ -24,6 +24,8 @@ typedef struct gy_oai_metrics_info { /* read during create only */
     const char *cache_dtype, *kv_layout;
     int32_t prefix_cache;
     size_t kv_bytes, weight_bytes;
+    int32_t max_queue;        /* choices that may wait */
+    int64_t max_queue_tokens; /* prompt tokens that may wait; 0: any number */
 } gy_oai_metrics_info;
 
 gy_oai_metrics *gy_oai_metrics_create(const gy_oai_metrics_info *info); /* NULL on no memory */
@@ -33,6 +35,21 @@ void gy_oai_metrics_destroy(gy_oai_metrics *m);                         /* accep
  * is a histogram per step (tokens, rows per pass, host time) gets the mean of the steps since the last call, so many
  * times. */
 void gy_oai_metrics_stats(gy_oai_metrics *m, const gyre_stats *s);
+
+/* What the server itself holds, as it is now. */
+enum { GY_OAI_LANES = 2 }; /* "quick", "slow" */
+typedef struct gy_oai_lane {
+    size_t n_job, n_bytes; /* waiting and running */
+    uint64_t n_done, n_full;
+    double busy_s;
+} gy_oai_lane;
+typedef struct gy_oai_load {
+    int64_t backlog_tok;    /* prompt tokens of requests whose first output has not come */
+    double prefill_tok_s;   /* how fast prompts were computed lately; 0: not known */
+    uint64_t n_log_dropped; /* lines of the access log that could not be written */
+    gy_oai_lane lane[GY_OAI_LANES];
+} gy_oai_load;
+void gy_oai_metrics_load(gy_oai_metrics *m, const gy_oai_load *l);
 
 /* A request was taken: its parameters. max_tokens 0: as many as fit, not counted. */
 void gy_oai_metrics_request(gy_oai_metrics *m, int32_t n, int32_t max_tokens);

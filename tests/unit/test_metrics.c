@@ -192,7 +192,9 @@ static gy_oai_metrics *make_metrics(void) {
                                       .kv_layout = "last_exited",
                                       .prefix_cache = 1,
                                       .kv_bytes = 1u << 20,
-                                      .weight_bytes = 5};
+                                      .weight_bytes = 5,
+                                      .max_queue = 77,
+                                      .max_queue_tokens = 5000000000};
     gy_oai_metrics *m = gy_oai_metrics_create(&info);
     assert_non_null(m);
     return m;
@@ -250,6 +252,16 @@ static void names_and_types(void **state) {
         {"gyre:rows_per_pass", "histogram"},
         {"gyre:kv_blocks", "gauge"},
         {"gyre:step_host_seconds", "histogram"},
+        {"gyre:depth_rows_total", "counter"},
+        {"gyre:kv_plane_bytes", "gauge"},
+        {"gyre:waiting_tokens", "gauge"},
+        {"gyre:backlog_tokens", "gauge"},
+        {"gyre:queue_limit", "gauge"},
+        {"gyre:queue_tokens_limit", "gauge"},
+        {"gyre:grammar_masks_total", "counter"},
+        {"gyre:log_lines_dropped_total", "counter"},
+        {"gyre:work_jobs", "gauge"},
+        {"gyre:work_refused_total", "counter"},
         {"http_requests_total", "counter"},
         {"http_request_duration_seconds", "histogram"},
         {"http_request_duration_highr_seconds", "histogram"},
@@ -270,6 +282,9 @@ static void names_and_types(void **state) {
     assert_true(find(&s, "vllm:cache_config_info", "block_size=\"16\",num_gpu_blocks=\"1000\",cache_dtype=\"bf16\"") ==
                 1);
     assert_true(isnan(find(&s, "gyre:exits_total", "loops=\"5\"")));
+    assert_true(find(&s, "gyre:kv_plane_bytes", "plane=\"3\"") == 0);
+    assert_true(isnan(find(&s, "gyre:kv_plane_bytes", "plane=\"4\"")));
+    assert_true(isnan(find(&s, "gyre:depth_rows_total", "depth=\"4\"")));
     /* Buckets of lengths end at the context, of depths at the deepest. */
     assert_true(find(&s, "vllm:request_prompt_tokens_bucket", "le=\"2000\"") == 0);
     assert_true(isnan(find(&s, "vllm:request_prompt_tokens_bucket", "le=\"5000\"")));
@@ -302,7 +317,20 @@ static void from_stats(void **state) {
                     .cache_evicted = 7,
                     .kv_blocks_free = 500,
                     .kv_blocks_cached = 300,
-                    .kv_blocks_total = 1000};
+                    .kv_blocks_total = 1000,
+                    .n_row_prompt = {40, 30, 20, 10, 99},
+                    .n_row_decode = {4, 3, 2, 1},
+                    .kv_plane_blocks = {8, 6, 4, 2},
+                    .kv_boundary_blocks = 3,
+                    .kv_block_bytes = (size_t)1 << 33,
+                    .kv_boundary_block_bytes = 1000,
+                    .wait_tok = 123,
+                    .grammar_mask_hit = 11,
+                    .grammar_mask_miss = 5};
+    const gy_oai_load load = {.backlog_tok = 456,
+                              .prefill_tok_s = 12.5,
+                              .n_log_dropped = 2,
+                              .lane = {{1, 20, 30, 4, 0.5}, {2, 21, 31, 5, 1.5}}};
     gyre_stats b = a;
     b.n_step = 5;
     b.n_pass = 20;
@@ -312,11 +340,32 @@ static void from_stats(void **state) {
     gy_oai_metrics_stats(m, &a);
     gy_oai_metrics_stats(m, &a); /* nothing new: nothing observed twice */
     gy_oai_metrics_stats(m, &b);
+    gy_oai_metrics_load(m, &load);
     gy_str s = text_of(m);
     static const struct {
         const char *name, *labels;
         double v;
     } rows[] = {
+        {"gyre:depth_rows_total", "depth=\"0\",kind=\"prompt\"", 40},
+        {"gyre:depth_rows_total", "depth=\"3\",kind=\"prompt\"", 10},
+        {"gyre:depth_rows_total", "depth=\"1\",kind=\"decode\"", 3},
+        {"gyre:kv_plane_bytes", "plane=\"0\"", 68719476736},
+        {"gyre:kv_plane_bytes", "plane=\"3\"", 17179869184},
+        {"gyre:kv_plane_bytes", "plane=\"boundary\"", 3000},
+        {"gyre:waiting_tokens", "", 123},
+        {"gyre:backlog_tokens", "", 456},
+        {"gyre:prefill_tokens_per_second", "", 12.5},
+        {"gyre:queue_limit", "", 77},
+        {"gyre:queue_tokens_limit", "", 5000000000},
+        {"gyre:grammar_masks_total", "source=\"cache\"", 11},
+        {"gyre:grammar_masks_total", "source=\"computed\"", 5},
+        {"gyre:log_lines_dropped_total", "", 2},
+        {"gyre:work_jobs", "lane=\"quick\"", 1},
+        {"gyre:work_jobs", "lane=\"slow\"", 2},
+        {"gyre:work_bytes", "lane=\"slow\"", 21},
+        {"gyre:work_done_total", "lane=\"quick\"", 30},
+        {"gyre:work_refused_total", "lane=\"slow\"", 5},
+        {"gyre:work_seconds_total", "lane=\"slow\"", 1.5},
         {"vllm:num_requests_running", "", 3},
         {"vllm:num_requests_waiting", "", 2},
         {"vllm:num_requests_waiting_by_reason", "reason=\"capacity\"", 2},

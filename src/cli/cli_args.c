@@ -223,7 +223,8 @@ static const gy_opt serve_rows[] = {
      "listening on loopback: localhost and addresses; else any",
      "names that this server answers to (without port, or * for any); may be repeated"},
     {"max-body-bytes", GY_OPT_SIZE, AT(max_body), "SIZE", 0, 0, "16M", "largest body of a request, at most 1G"},
-    {"access-log", GY_OPT_WORD, AT(access_log), "off|json|logfmt", 0, 0, "off", "a line on stdout for each request"},
+    {"access-log", GY_OPT_WORD, AT(access_log), "off|json|logfmt", 0, 0, "off",
+     "a line for each request, on stdout or in --access-log-file"},
     {"shutdown-timeout", GY_OPT_F64, AT(shutdown_timeout), "SECONDS", 0, 86400, "30",
      "how long SIGTERM and SIGINT let running requests go on; a second signal ends them"},
     {"max-len", GY_OPT_I32, AT(max_len), "N", 1, BIG, "the model's context, or what the KV memory holds",
@@ -278,8 +279,8 @@ static const gy_opt_group *const inspect_groups[] = {&group_inspect, &group_kv, 
 static const gy_opt_group *const synth_groups[] = {&group_synth, &group_general, NULL};
 static const gy_opt_group *const bench_groups[] = {&gy_group_bench, &gy_group_request, &group_device,  &group_kv,
                                                    &group_sched,    &group_debug,      &group_general, NULL};
-static const gy_opt_group *const serve_groups[] = {&group_serve, &group_device,  &group_kv, &group_serve_sched,
-                                                   &group_debug, &group_general, NULL};
+static const gy_opt_group *const serve_groups[] = {&group_serve,       &gy_group_serve_life, &group_device,  &group_kv,
+                                                   &group_serve_sched, &group_debug,         &group_general, NULL};
 
 static const gy_opt_group *const chat_groups[] = {&gy_group_chat,     &gy_group_chat_request, &group_device,  &group_kv,
                                                   &group_serve_sched, &group_debug,           &group_general, NULL};

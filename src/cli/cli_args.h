@@ -7,6 +7,7 @@
 #include "cli/cli_bench_opts.h"
 #include "cli/cli_chat_opts.h"
 #include "cli/cli_opts.h"
+#include "cli/cli_serve_opts.h"
 
 /* What may differ from request to request: also the fields of a line of --input. */
 typedef struct gy_req_opts {
@@ -77,6 +78,7 @@ typedef struct gy_args {
     gy_opt_u64 max_body;
     int access_log; /* in the order of gy_app_log: off, json, logfmt */
     double shutdown_timeout;
+    gy_serve_opts serve;
     /* positional arguments */
     const char *const *pos;
     size_t n_pos;
@@ -90,6 +92,7 @@ void gy_args_default(gy_args *a);
 extern const gy_opt_group gy_group_request;
 extern const gy_opt_group gy_group_bench;                       /* cli_bench.c */
 extern const gy_opt_group gy_group_chat, gy_group_chat_request; /* cli_chat_args.c */
+extern const gy_opt_group gy_group_serve_life;                  /* cli_serve_life.c */
 gy_status gy_req_from_json(gy_arena *arena, const gy_jv *obj, const char *const *skip, gy_err *err,
                            gy_req_opts *req_io);
 

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/cli_engine.h"
 #include "cli/cli_model.h"
+#include "cli/cli_serve_life.h"
 #include "server/app.h"
 
 #include <math.h>
@@ -87,7 +88,7 @@ static gy_status set_options(const gy_args *a, gy_err *err, gy_app_opts *o) {
     o->access_log = (gy_app_log)a->access_log;
     o->access_fd = STDOUT_FILENO;
     o->drain_ms = (int)ceil(a->shutdown_timeout * 1000);
-    return GY_OK;
+    return gy_serve_set_life(&a->serve, err, o);
 }
 
 /* ---- signals ---- */
@@ -99,6 +100,7 @@ static gy_app *served;
 static void on_end(int signo) {
     static volatile sig_atomic_t n;
     if (++n == 2) signal(signo, SIG_DFL);
+    gy_serve_notify("STOPPING=1");
     gy_app_drain(served);
 }
 
@@ -120,6 +122,7 @@ static void set_signals(void (*end)(int), void (*hangup)(int)) {
 static void on_ready(void *user) {
     const gy_app_opts *o = user;
     gy_cli_note("serving %s", o->names.s[0]);
+    gy_serve_notify("READY=1\nSTATUS=serving");
 }
 
 static gy_status serve(gy_app_opts *o, gy_err *err) {
@@ -128,10 +131,12 @@ static gy_status serve(gy_app_opts *o, gy_err *err) {
     served = app;
     set_signals(on_end, on_hangup);
     const char *colon = strchr(o->http.host, ':');
-    gy_cli_note("listening on http://%s%s%s:%d, loading %s", colon ? "[" : "", o->http.host, colon ? "]" : "",
-                gy_app_port(app), o->dir);
+    gy_cli_note("listening on http%s://%s%s%s:%d, loading %s", o->http.tls_cert ? "s" : "", colon ? "[" : "",
+                o->http.host, colon ? "]" : "", gy_app_port(app), o->dir);
+    gy_serve_notify("STATUS=loading the model");
     gy_status st = gy_app_run(app, on_ready, o, err);
     set_signals(SIG_IGN, SIG_IGN);
+    gy_serve_notify("STOPPING=1");
     gy_app_close(app);
     return st;
 }
@@ -141,7 +146,8 @@ int gy_cmd_serve(const gy_args *a) {
     gy_app_opts o = {.dir = a->n_pos ? a->pos[0] : gy_cli_find_demo(a->arena, &err)};
     if (!o.dir || set_options(a, &err, &o) < 0) return gy_cli_fail(&err);
     gy_cli_note_synthetic(o.dir);
-    if (serve(&o, &err) < 0) {
+    gy_serve_notify_open();
+    if (gy_serve_open_log(a->serve.log_file, &err, &o) < 0 || serve(&o, &err) < 0) {
         gy_cli_name_flag(&err);
         return gy_cli_fail(&err);
     }

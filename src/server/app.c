@@ -1,4 +1,4 @@
-/* Life of the server: the port, then the model in a thread of its own, then the loop; draining; the end. */
+/* The server's begin and end: the port, then the model in a thread of its own, then the loop; draining. */
 #include "server/app_int.h"
 
 #include "base/clock.h"
@@ -33,6 +33,7 @@ void gy_app_check_lost(gy_app *a) {
     GY_CHECK(st != GYRE_OK);
     if (a->is_lost || gyre_status_group(st) != GYRE_GROUP_ENGINE) return;
     a->is_lost = 1;
+    gy_err_set(&a->lost_err, (gy_status)st, "%s", err.msg);
     gy_log(GY_LOG_ERROR, "server", "nothing can be served any more", "error=%s",
            gy_log_quote(err.msg, why, sizeof why));
 }
@@ -124,8 +125,7 @@ static gy_status begin_serving(gy_app *a) {
 
 static void on_wake(void *user) {
     gy_app *a = user;
-    if (atomic_exchange(&a->hangup, 0))
-        gy_log(GY_LOG_WARN, "server", "SIGHUP: there is no log file to reopen, lines go to stdout and stderr", NULL);
+    if (atomic_exchange(&a->hangup, 0)) gy_app_reopen(a);
     int state = atomic_load(&a->state);
     if (state == GY_APP_READY && !a->is_serving && begin_serving(a) < 0) {
         state = GY_APP_FAILED;
@@ -159,8 +159,11 @@ gy_status gy_app_open(const gy_app_opts *o, gy_err *err, gy_app **out) {
                                .on_request = gy_app_on_request,
                                .on_gone = gy_app_on_gone,
                                .on_refused = gy_app_on_refused,
-                               .on_wake = on_wake};
-    gy_status st = gy_http_server_open(&o->http, &h, err, &a->http);
+                               .on_wake = on_wake,
+                               .on_tick = gy_app_on_tick};
+    a->o.http.tick_ms = gy_app_tick_ms(o->request_ms);
+    gy_status st = gy_http_server_open(&a->o.http, &h, err, &a->http);
+    if (st == GY_OK) st = gy_app_log_open(a, err);
     if (st == GY_OK && !(a->seen = gy_oai_seen_create())) st = gy_err_set(err, GY_E_NOMEM, "server: no memory");
     if (st == GY_OK && getrandom(a->id_key, sizeof a->id_key, 0) != sizeof a->id_key)
         st = gy_err_set(err, GY_E_IO, "server: the system gave no random bytes");
@@ -187,6 +190,7 @@ gy_status gy_app_run(gy_app *a, void (*on_ready)(void *user), void *user, gy_err
     a->has_loader = 0;
     if (st == GY_OK && atomic_load(&a->state) == GY_APP_FAILED)
         st = gy_err_set(err, a->load_err.status, "%s", a->load_err.msg);
+    if (st == GY_OK && a->is_lost) st = gy_err_set(err, a->lost_err.status, "%s", a->lost_err.msg);
     return st;
 }
 
@@ -203,6 +207,7 @@ void gy_app_close(gy_app *a) {
     gy_app_model_close(a->model);
     gy_oai_metrics_destroy(a->metrics);
     gy_oai_seen_destroy(a->seen);
+    gy_app_log_close(a);
     gy_str_free(&a->out);
     gy_str_free(&a->line);
     gy_mem_free(a);

@@ -2,8 +2,9 @@
  * HTTP (http_server.h), schema (oai_*.h) and the engine (gyre.h).
  *
  * Threads. gy_app_run's thread owns everything: connections, requests, metrics, polling of the engine's events. Two
- * lanes (app_work.h) prepare requests that would hold it up: large bodies, templates, grammars. Another one loads the
- * model and ends; the engine's own thread (gyre_start) is seen only through gyre_event_fd.
+ * lanes (app_work.h) prepare requests that would hold it up: large bodies, templates, grammars. One writes the access
+ * log (log_writer.h), another one loads the model and ends; the engine's own thread (gyre_start) is seen only through
+ * gyre_event_fd.
  *
  * Life: open binds the port, so that a busy one is known before anything slow is done; run loads and serves. Until a
  * real request would be served all routes but "/" and /version answer 503 with Retry-After, /health too. drain refuses
@@ -42,21 +43,26 @@ typedef struct gy_app_opts {   /* everything is borrowed and must outlive the ap
      * foreign name that resolves to this machine is how a web page gets past its browser's rules); else any. */
     gy_app_strings hosts;
     gy_app_log access_log;
-    int access_fd;            /* one write a line */
-    int drain_ms;             /* how long a drain waits for what runs */
+    const char *access_path; /* opened again on gy_app_hangup; NULL: access_fd */
+    int access_fd;
+    int drain_ms;   /* how long a drain waits for what runs */
+    int request_ms; /* from a request's last byte to its answer's last one, else 408 or a broken stream; 0: any */
     int64_t max_queue_tokens; /* prompt tokens that may wait for their first output, beyond it 429; 0: any number */
+    void (*on_hangup)(void *user); /* may be NULL: what else gy_app_hangup is about; on the loop's thread */
+    void *hangup_user;
 } gy_app_opts;
 
 gy_status gy_app_open(const gy_app_opts *o, gy_err *err, gy_app **out);
 int gy_app_port(const gy_app *a);
-/* Until a drain is complete (GY_OK), or the model cannot be opened. on_ready (may be NULL): once, when the first
- * request would be served. */
+/* Until a drain is complete (GY_OK), the model cannot be opened, or the engine was lost (app_life.c). on_ready (may be
+ * NULL): once, when the first request would be served. */
 gy_status gy_app_run(gy_app *a, void (*on_ready)(void *user), void *user, gy_err *err);
 void gy_app_close(gy_app *a); /* accepts NULL; not during run */
 
 /* Async-signal-safe, any thread. The second call ends what still runs. */
 void gy_app_drain(gy_app *a);
-/* Async-signal-safe: a note in the log that there is no file to reopen. */
+/* Async-signal-safe: log files are opened and the certificate is read again; what fails stays as it was and the log
+ * says so. */
 void gy_app_hangup(gy_app *a);
 
 #endif

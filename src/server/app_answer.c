@@ -5,9 +5,7 @@
 #include "base/log.h"
 #include "server/oai_log.h"
 
-#include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_HEADERS = 16, MAX_LINES = 512 };
 
@@ -68,7 +66,7 @@ static void write_line(gy_app *a, const gy_oai_access *l) {
         gy_str_free(&a->line);
         return;
     }
-    while (write(a->o.access_fd, a->line.data, a->line.len) < 0 && errno == EINTR) continue;
+    (void)gy_log_writer_put(a->log, a->line.data, a->line.len); /* what is dropped is counted there */
 }
 
 void gy_app_note(gy_app *a, const gy_app_call *c, int status, uint64_t sent, gy_app_req *q, const char *error) {

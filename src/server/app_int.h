@@ -1,7 +1,7 @@
-/* Between the files of the app: app.c (life), app_route.c (who may ask for what), app_answer.c (replies, log,
- * counters), app_take.c (a body becomes a request, on the loop or on a lane), app_generate.c (a request becomes work of
- * the engine), app_rule.c (what an output must be), app_events.c (events become bytes), app_info.c (small routes),
- * app_text.c (text and ids), app_chat.c (messages to ids).
+/* Between the files of the app: app.c (begin, end), app_life.c (time, a lost engine, logs), app_route.c (who may ask
+ * for what), app_answer.c (replies, log, counters), app_take.c (a body becomes a request, on the loop or on a lane),
+ * app_generate.c (a request becomes work of the engine), app_rule.c (what an output must be), app_events.c (events
+ * become bytes), app_info.c (small routes), app_text.c (text and ids), app_chat.c (messages to ids).
  *
  * Life of a gy_app_req:
  *
@@ -24,6 +24,7 @@
 #include "base/vec.h"
 #include "server/app.h"
 #include "server/app_work.h"
+#include "server/log_writer.h"
 #include "server/oai_error.h"
 #include "server/oai_metrics.h"
 #include "server/oai_reply.h"
@@ -150,12 +151,24 @@ struct gy_app {
     uint64_t n_id, id_key[2];
     char fingerprint[48];
     char server[32];
+
+    gy_err lost_err;    /* of is_lost */
+    int64_t lost_ns;    /* when running requests were told of it; 0: not yet */
+    gy_log_writer *log; /* of access; NULL: off */
 };
 
 /* app.c */
 int gy_app_is_ready(const gy_app *a, gy_oai_error *e); /* 0: *e says why a request would not be served */
 
 void gy_app_check_lost(gy_app *a); /* asks the engine; is_lost from then on if it is */
+
+/* app_life.c */
+int gy_app_tick_ms(int request_ms); /* how often on_tick must come for that deadline */
+void gy_app_on_tick(void *user);
+void gy_app_reopen(gy_app *a); /* of SIGHUP */
+gy_status gy_app_log_open(gy_app *a, gy_err *err);
+void gy_app_log_close(gy_app *a);
+void gy_app_log_stats(gy_app *a, gy_log_writer_stats *out); /* zeros without an access log */
 
 /* app_route.c */
 void gy_app_on_head(void *user, gy_http_req *r);

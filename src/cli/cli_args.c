@@ -238,6 +238,8 @@ static const gy_opt serve_rows[] = {
 static const gy_opt serve_sched_rows[] = {
     {"max-queue", GY_OPT_I32, AT(max_queue), "N", 1, 1 << 20, "1024",
      "sequences that wait; beyond it requests get 429"},
+    {"max-queue-tokens", GY_OPT_I32, AT(max_queue_tokens), "N", 1, BIG, "any number",
+     "prompt tokens that wait for their first output; beyond it requests get 429"},
     {"policy", GY_OPT_WORD, AT(policy), "fcfs|priority", 0, 0, "fcfs", "who runs first: first come, or \"priority\""},
     {"prefill-chunk", GY_OPT_I32, AT(prefill_chunk), "N", 1, BIG, "128",
      "prompt tokens of one sequence before the next one's turn"},

@@ -49,6 +49,7 @@ typedef struct gy_args {
     int prefix_cache; /* 0 on, 1 off */
     int32_t prefill, decode;
     int32_t max_queue, prefill_chunk, fuse_loops, min_coda; /* 0: not given */
+    int32_t max_queue_tokens;                               /* likewise */
     double prefill_share, watermark, kv_fraction;           /* NAN: not given */
     gy_opt_u64 kv_bytes, park_bytes;
     int policy, reserve, preempt; /* in the order of their words: gy_sched_policy; grow, full; gy_preempt */

@@ -88,6 +88,7 @@ static gy_status set_options(const gy_args *a, gy_err *err, gy_app_opts *o) {
     o->access_log = (gy_app_log)a->access_log;
     o->access_fd = STDOUT_FILENO;
     o->drain_ms = (int)ceil(a->shutdown_timeout * 1000);
+    o->max_queue_tokens = a->max_queue_tokens;
     return gy_serve_set_life(&a->serve, err, o);
 }
 

@@ -136,6 +136,13 @@ static void lose(gyre *g, const gy_err *why) {
     }
 }
 
+static void copy_depths(const gy_engine_stats *e, gyre_stats *s) {
+    memcpy(s->n_row_prompt, e->n_row_at[0], sizeof s->n_row_prompt);
+    memcpy(s->n_row_decode, e->n_row_at[1], sizeof s->n_row_decode);
+    memcpy(s->n_exit, e->n_exit, sizeof s->n_exit);
+    memcpy(s->kv_plane_blocks, e->kv_plane, sizeof s->kv_plane_blocks);
+}
+
 static void mirror_stats(gyre *g) {
     gy_engine_stats e;
     gy_engine_get_stats(g->engine, &e);
@@ -161,7 +168,15 @@ static void mirror_stats(gyre *g) {
                     .kv_blocks_total = e.kv_total[GY_KV_CORE],
                     .step_ns = e.step_ns,
                     .model_ns = e.model_ns,
-                    .sample_ns = e.sample_ns};
+                    .sample_ns = e.sample_ns,
+                    .kv_boundary_blocks = e.kv_boundary,
+                    .kv_block_bytes = gy_engine_get_plan(g->engine)->block_bytes[GY_KV_CORE],
+                    .kv_boundary_block_bytes = gy_engine_get_plan(g->engine)->block_bytes[GY_KV_BOUNDARY],
+                    .kv_owned = e.kv_total[GY_KV_CORE] - e.kv_free[GY_KV_CORE] - e.kv_cached[GY_KV_CORE],
+                    .wait_tok = e.sched.n_wait_tok,
+                    .grammar_mask_hit = (int64_t)e.mask.n_hit,
+                    .grammar_mask_miss = (int64_t)e.mask.n_miss};
+    copy_depths(&e, &s);
     for (int i = 0; i <= GY_FINISH_ERROR; i++) s.n_finish[i] = e.n_finish[i];
     pthread_mutex_lock(&g->stats_lock);
     g->stats = s;

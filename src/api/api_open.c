@@ -38,6 +38,7 @@ SAME(GYRE_FINISH_STOP, GY_FINISH_STOP);
 SAME(GYRE_FINISH_LENGTH, GY_FINISH_LENGTH);
 SAME(GYRE_FINISH_CANCELLED, GY_FINISH_CANCELLED);
 SAME(GYRE_FINISH_ERROR, GY_FINISH_ERROR);
+SAME(GYRE_STAT_DEPTHS, GY_STAT_DEPTHS);
 SAME(sizeof(((gyre_err *)0)->msg), sizeof(((gy_err *)0)->msg));
 
 gyre_group gyre_status_group(gyre_status s) {
@@ -67,6 +68,10 @@ void gyre_options_default(gyre_options *o, size_t size) {
                       .prefill_chunk = e.sched.prefill_chunk,
                       .prefill_share = e.sched.prefill_share,
                       .fuse_loops = e.fuse_loops,
+                      .reserve = "grow",
+                      .watermark = e.sched.watermark,
+                      .preempt = "park",
+                      .min_coda = e.sched.min_coda,
                       .grammar_bytes = e.mask_bytes};
     memcpy(o, &d, d.size);
 }
@@ -87,6 +92,38 @@ static gy_status complete(const gyre_options *o, gy_err *err, gyre_options *full
     if (!full->backend) full->backend = d.backend;
     if (!full->kv_layout) full->kv_layout = d.kv_layout;
     if (!full->policy) full->policy = d.policy;
+    if (!full->reserve) full->reserve = d.reserve;
+    if (!full->preempt) full->preempt = d.preempt;
+    return GY_OK;
+}
+
+/* The place of a word in a list that ends with NULL. */
+static gy_status choose(const char *field, const char *found, const char *const *names, const char *expected,
+                        gy_err *err, int *out) {
+    for (int i = 0; names[i]; i++)
+        if (!strcmp(found, names[i])) {
+            *out = i;
+            return GY_OK;
+        }
+    return gy_err_set(err, GY_E_ARG, "%s: found '%.40s', expected %s", field, found, expected);
+}
+
+static gy_status sched_opts(const gyre_options *o, gy_err *err, gy_sched_opts *s) {
+    static const char *const reserves[] = {"grow", "full", NULL}, *const preempts[] = {"park", "recompute", NULL};
+    static const char *const policies[] = {"fcfs", "priority", NULL};
+    int policy = 0, preempt = 0;
+    GY_TRY(choose("policy", o->policy, policies, "fcfs or priority", err, &policy));
+    GY_TRY(choose("reserve", o->reserve, reserves, "grow or full", err, &s->reserve_full));
+    GY_TRY(choose("preempt", o->preempt, preempts, "park or recompute", err, &preempt));
+    if (!(o->watermark >= 0 && o->watermark <= 0.5))
+        return gy_err_set(err, GY_E_ARG, "watermark: found %g, expected 0 to 0.5", o->watermark);
+    s->policy = policy ? GY_SCHED_PRIORITY : GY_SCHED_FCFS;
+    s->preempt = preempt ? GY_PREEMPT_RECOMPUTE : GY_PREEMPT_AUTO;
+    s->watermark = o->watermark;
+    s->no_refill = o->no_refill != 0;
+    s->min_coda = o->min_coda;
+    s->prefill_chunk = o->prefill_chunk;
+    s->prefill_share = o->prefill_share;
     return GY_OK;
 }
 
@@ -100,15 +137,11 @@ static gy_status engine_opts(const gyre_options *o, gy_err *err, gy_engine_opts 
         return gy_err_set(err, GY_E_ARG, "max_seqs: found %d, expected 1 to %d", o->max_seqs, 1 << 16);
     if (o->threads < 0 || o->threads > 4096)
         return gy_err_set(err, GY_E_ARG, "threads: found %d, expected 0 to 4096", o->threads);
-    if (strcmp(o->policy, "fcfs") != 0 && strcmp(o->policy, "priority") != 0)
-        return gy_err_set(err, GY_E_ARG, "policy: found '%.40s', expected fcfs or priority", o->policy);
+    GY_TRY(sched_opts(o, err, &e.sched));
     GY_TRY(gy_kv_layout_parse(o->kv_layout, err, &e.kv_layout, &e.cyclic_k));
     e.sched.max_rows = o->max_rows;
     e.sched.max_seqs = o->max_seqs;
     e.sched.max_queue = o->max_queue + o->max_seqs;
-    e.sched.prefill_chunk = o->prefill_chunk;
-    e.sched.prefill_share = o->prefill_share;
-    e.sched.policy = strcmp(o->policy, "priority") ? GY_SCHED_FCFS : GY_SCHED_PRIORITY;
     e.max_len = o->max_len;
     e.max_loops = o->max_loops;
     e.fuse_loops = o->fuse_loops;

@@ -243,6 +243,9 @@ void gy_engine_get_stats(const gy_engine *e, gy_engine_stats *out) {
         out->mask.n_miss += m.n_miss;
     }
     const gy_kv_config *c = gy_kv_get_config(e->kv);
+    for (int32_t p = 0; p < gy_kv_n_plane(c, GY_KV_CORE); p++)
+        out->kv_plane[gy_stat_depth(p)] += gy_kv_plane_blocks(e->kv, GY_KV_CORE, p);
+    if (gy_kv_n_plane(c, GY_KV_BOUNDARY)) out->kv_boundary = gy_kv_plane_blocks(e->kv, GY_KV_BOUNDARY, 0);
     for (int g = 0; g < GY_KV_GROUPS; g++) {
         out->kv_free[g] = gy_kv_n_free(e->kv, (gy_kv_group)g);
         out->kv_cached[g] = gy_kv_n_cached(e->kv, (gy_kv_group)g);

@@ -166,6 +166,7 @@ gy_status gy_engine_preempt(gy_engine *e, int32_t id, int32_t choice, gy_preempt
 /* One step. GY_OK: work was done; GY_DONE: nothing is left. Negative: the engine is lost. */
 gy_status gy_engine_step(gy_engine *e, gy_err *err);
 
+enum { GY_STAT_DEPTHS = 64 }; /* what is deeper counts at the last one */
 typedef struct gy_engine_stats {
     int64_t n_step, n_pass, n_row;                  /* n_row: rows of all passes */
     int64_t n_prompt_tok, n_output_tok, n_loop_sum; /* n_loop_sum: loops of all outputs */
@@ -178,6 +179,10 @@ typedef struct gy_engine_stats {
                                              rest is the host's: planning, bookkeeping, events */
     size_t workspace_bytes, kv_bytes;
     gy_grammar_mask_stats mask;
+    int64_t n_row_at[2][GY_STAT_DEPTHS]; /* of n_row, by what they are (0 prompt, 1 decode) and depth */
+    int64_t n_exit[GY_STAT_DEPTHS];      /* of n_output_tok, by loops - 1 */
+    int32_t kv_plane[GY_STAT_DEPTHS];    /* blocks in use on the core's planes */
+    int32_t kv_boundary;                 /* and of the boundary */
 } gy_engine_stats;
 void gy_engine_get_stats(const gy_engine *e, gy_engine_stats *out);
 const gy_kv *gy_engine_kv(const gy_engine *e);       /* for the checker in tests */

@@ -121,6 +121,10 @@ struct gy_engine {
     gy_engine_stats stats;
 };
 
+static inline int32_t gy_stat_depth(int32_t depth) {
+    return depth < GY_STAT_DEPTHS ? depth : GY_STAT_DEPTHS - 1;
+}
+
 /* plan.c */
 int32_t gy_engine_depth(const gy_model_desc *d, const gy_engine_opts *o);
 int32_t gy_engine_max_logits(const gy_engine_opts *o);

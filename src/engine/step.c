@@ -117,6 +117,7 @@ static int deliver_token(gy_engine *e, gy_logit_item *it) {
     e->n_sampled++;
     e->stats.n_output_tok++;
     e->stats.n_loop_sum += it->loops;
+    e->stats.n_exit[gy_stat_depth(it->loops - 1)]++;
     gy_verdict v = tell_token(e, c, it);
     int32_t stop_id = stop_id_of(c->req, it->out.id);
     int stops = v == GY_STOP || stop_id >= 0 || it->is_last;
@@ -252,7 +253,11 @@ static int32_t coda(gy_engine *e) {
 
 static void run_pass(gy_engine *e, const gy_sched_rows *b) {
     uint32_t show = 0;
-    for (int32_t i = 0; i < b->n_row; i++) show |= e->flight[b->flight[i]].shows;
+    for (int32_t i = 0; i < b->n_row; i++) {
+        const gy_flight *fl = &e->flight[b->flight[i]];
+        show |= fl->shows;
+        e->stats.n_row_at[i < b->n_decode][gy_stat_depth(fl->exit.loops)]++;
+    }
     gy_loop_batch batch = batch_of(b);
     int64_t t = gy_clock_ns();
     gy_loop_pass(e->loop, &batch, show & GY_SHOW_GATE ? e->row_gate : NULL,

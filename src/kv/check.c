@@ -121,6 +121,24 @@ static int refs_valid(const checker *c) {
     return 1;
 }
 
+/* A block in a log is on the plane of that log, and each plane counts its own. */
+static int planes_valid(const checker *c) {
+    const kv_pool *p = c->p;
+    for (int32_t s = 0; s < c->kv->cfg.max_seqs; s++)
+        for (int32_t plane = 0; plane < p->n_plane && !c->kv->seq[s].parked; plane++)
+            for (int32_t k = 0; k < kv_blocks_of(p->len[kv_plane_index(p, s, plane)]); k++) {
+                int32_t b = kv_log(p, s, plane)[k];
+                if (p->plane[b] != plane)
+                    return bad(c, "seq %d plane %d: block %d says plane %d", s, plane, b, p->plane[b]);
+            }
+    for (int32_t plane = 0; plane < p->n_plane; plane++) {
+        int32_t n = 0;
+        for (int32_t b = 0; b < p->n_block; b++) n += p->refs[b] > 0 && p->plane[b] == plane;
+        if (n != p->used[plane]) return bad(c, "plane %d: %d blocks, counted as %d", plane, n, p->used[plane]);
+    }
+    return 1;
+}
+
 /* Nobody but its sequence and outside holders has the block that the next token of a plane is written into. */
 static int ends_valid(const checker *c, int32_t seq) {
     const kv_pool *p = c->p;
@@ -205,7 +223,7 @@ static int pool_valid(const checker *c) {
         if (!c->kv->seq[s].parked && !ends_valid(c, s)) return 0;
     for (int32_t s = 0; s < c->kv->cfg.max_seqs; s++)
         if (!seq_map_valid(c, s)) return 0;
-    return 1;
+    return planes_valid(c);
 }
 
 int gy_kv_is_valid(const gy_kv *kv, char *buf, size_t cap) {

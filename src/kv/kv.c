@@ -50,6 +50,8 @@ static void pool_carve(gy_carve *c, const gy_kv_config *cfg, kv_pool *p) {
     size_t n_park = (size_t)p->n_park, n_most = n_block > n_park ? n_block : n_park;
     p->free = gy_carve_take(c, n_block, sizeof *p->free);
     p->refs = gy_carve_take(c, n_block, sizeof *p->refs);
+    p->plane = gy_carve_take(c, n_block, sizeof *p->plane);
+    p->used = gy_carve_take(c, n_plane, sizeof *p->used);
     p->held = gy_carve_take(c, n_block, sizeof *p->held);
     p->park_free = gy_carve_take(c, n_park, sizeof *p->park_free);
     p->park_refs = gy_carve_take(c, n_park, sizeof *p->park_refs);
@@ -126,7 +128,7 @@ static gy_status plane_append(kv_pool *p, int32_t seq, int32_t plane, int32_t po
     int32_t *log = kv_log(p, seq, plane), n = p->len[i];
     GY_CHECK(pos > p->last[i] && (plane > 0 || pos == n));
     if (n % GY_KV_BLOCK_LEN == 0) {
-        int32_t block = gy_kv_pool_take(p);
+        int32_t block = gy_kv_pool_take(p, plane);
         if (block < 0) return GY_AGAIN;
         log[n / GY_KV_BLOCK_LEN] = block;
         p->blocks[seq]++;
@@ -181,6 +183,12 @@ int64_t gy_kv_map_off(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t depth
 
 void *gy_kv_arena(const gy_kv *kv, gy_kv_group g) {
     return kv->pool[g].arena;
+}
+
+int32_t gy_kv_plane_blocks(const gy_kv *kv, gy_kv_group g, int32_t plane) {
+    const kv_pool *p = &kv->pool[g];
+    GY_CHECK(plane >= 0 && plane < p->n_plane);
+    return p->used[plane];
 }
 
 int32_t gy_kv_n_free(const gy_kv *kv, gy_kv_group g) {

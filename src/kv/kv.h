@@ -110,6 +110,9 @@ int32_t gy_kv_n_cached(const gy_kv *kv, gy_kv_group g); /* held by the prefix ca
 static inline int32_t gy_kv_n_avail(const gy_kv *kv, gy_kv_group g) {
     return gy_kv_n_free(kv, g) + gy_kv_n_cached(kv, g);
 }
+/* Blocks in use on a plane, each counted once however many share it: sequences', the cache's, outside holders'. O(1).
+ */
+int32_t gy_kv_plane_blocks(const gy_kv *kv, gy_kv_group g, int32_t plane);
 /* A reference held by neither a sequence nor the free list (a cache, a transfer): the block, which must be in use,
  * outlives its sequence until unref. The holder gives back exactly what it took. */
 void gy_kv_block_ref(gy_kv *kv, gy_kv_group g, int32_t block);

@@ -33,6 +33,8 @@ typedef struct kv_pool {
     int32_t log_blocks;  /* ceil(max_len / 16): room of one plane's block list */
     int32_t *free;       /* [n_block] */
     int32_t *refs;       /* [n_block] sequences + cache + outside holders; 0 = free */
+    int32_t *plane;      /* [n_block] of a block in use: the plane it is on, in whosever log */
+    int32_t *used;       /* [n_plane] blocks in use */
     int32_t *held;       /* [n_block] references of outside holders */
     int32_t *park_free;  /* [n_park] */
     int32_t *park_refs;  /* [n_park] 1 = in the log of a parked sequence, 0 = free */
@@ -68,7 +70,8 @@ struct gy_kv {
 };
 
 /* pool.c */
-int32_t gy_kv_pool_take(kv_pool *p); /* a block with one reference, evicting cached rows if need be; -1 = none */
+/* A block with one reference, for this plane, evicting cached rows if need be; -1 = none. */
+int32_t gy_kv_pool_take(kv_pool *p, int32_t plane);
 void gy_kv_pool_ref(kv_pool *p, int32_t block);                /* one more reference to a block in use */
 void gy_kv_pool_unref(kv_pool *p, int32_t block);              /* one less; at zero the block is free */
 void gy_kv_pool_cache(kv_pool *p, int32_t block, int32_t row); /* the cache's reference; the block is used, in no row */

@@ -21,7 +21,7 @@ static void pool_move(gy_kv *kv, gy_kv_group g, int32_t seq, int park, gy_kv_cop
     for (int32_t plane = 0; plane < p->n_plane; plane++) {
         int32_t *log = kv_log(p, seq, plane), n_block = kv_blocks_of(p->len[kv_plane_index(p, seq, plane)]);
         for (int32_t k = 0; k < n_block; k++) {
-            int32_t from = log[k], to = park ? gy_kv_park_take(p) : gy_kv_pool_take(p);
+            int32_t from = log[k], to = park ? gy_kv_park_take(p) : gy_kv_pool_take(p, plane);
             GY_CHECK(to >= 0);
             copy(arg, g, park ? from : to, park ? to : from);
             p->moved[from] = to;

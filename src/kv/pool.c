@@ -14,12 +14,14 @@ void gy_kv_pool_reset(kv_pool *p, int32_t n_seqs) {
 }
 
 /* With n_cached > 0 evicting must succeed: at the latest when the last row is gone, all of them are free. */
-int32_t gy_kv_pool_take(kv_pool *p) {
+int32_t gy_kv_pool_take(kv_pool *p, int32_t plane) {
     if (p->n_free == 0 && p->n_cached == 0) return -1;
     while (p->n_free == 0) gy_prefix_evict(p->prefix);
     int32_t block = p->free[--p->n_free];
     GY_ASSERT(p->refs[block] == 0);
     p->refs[block] = 1;
+    p->plane[block] = plane;
+    p->used[plane]++;
     return block;
 }
 
@@ -33,7 +35,10 @@ void gy_kv_pool_ref(kv_pool *p, int32_t block) {
 void gy_kv_pool_unref(kv_pool *p, int32_t block) {
     GY_CHECK(block >= 0 && block < p->n_block && p->refs[block] > 0);
     p->refs[block]--;
-    if (p->refs[block] == 0) p->free[p->n_free++] = block;
+    if (p->refs[block] == 0) {
+        p->free[p->n_free++] = block;
+        p->used[p->plane[block]]--;
+    }
     if (p->refs[block] != 1 || !kv_is_cached(p, block)) return;
     p->n_cached++;
     gy_prefix_unpin(p->prefix, p->row[block]);

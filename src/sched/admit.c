@@ -211,6 +211,7 @@ static void admit_with(gy_sched *s, int32_t job, const plan *p, int64_t now_ns) 
         j->admit_ns = now_ns;
         j->n_cached = j->n_done;
         j->was_admitted = 1;
+        s->n_wait_tok -= j->in.n_prompt;
     }
     s->n_admit++;
     sched_start_running(s, job, GY_JOB_PREFILL);

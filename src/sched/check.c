@@ -210,12 +210,15 @@ static int job_lists_valid(const checker *c) {
 static int jobs_valid(const checker *c) {
     const gy_sched *s = c->s;
     int32_t n[GY_JOB_DECODE + 1] = {0};
+    int64_t n_wait_tok = 0;
     if (!job_lists_valid(c)) return 0;
     for (int32_t i = 0; i < s->n_job; i++) {
         if (s->job[i].state > GY_JOB_DECODE) return bad(c, "job %d: state %d", i, s->job[i].state);
         if (!job_valid(c, i)) return 0;
         n[s->job[i].state]++;
+        if (s->job[i].state != GY_JOB_FREE && !s->job[i].was_admitted) n_wait_tok += s->job[i].in.n_prompt;
     }
+    if (n_wait_tok != s->n_wait_tok) return bad(c, "%lld prompt tokens wait", (long long)n_wait_tok);
     if (n[GY_JOB_FREE] != s->n_job_free) return bad(c, "%d jobs free, not %d", s->n_job_free, n[GY_JOB_FREE]);
     if (n[GY_JOB_PARKED] != s->n_parked) return bad(c, "%d jobs parked, not %d", s->n_parked, n[GY_JOB_PARKED]);
     if (n[GY_JOB_WAITING] + n[GY_JOB_PARKED] != s->waiting.n) return bad(c, "%d jobs in the queue", s->waiting.n);

@@ -264,6 +264,7 @@ static void sched_submit_job(gy_sched *s, int32_t job, const gy_sched_job *in, i
                      .n_full = INT32_MAX,
                      .flights = NO_LIST,
                      .submit_ns = now_ns};
+    s->n_wait_tok += in->n_prompt;
     follow_leader(s, j);
     sched_queue_insert(s, job);
 }
@@ -292,6 +293,7 @@ static void sched_free_job(gy_sched *s, int32_t job) {
     }
     if (j->kv_seq >= 0) gy_kv_seq_close(s->kv, j->kv_seq);
     s->n_parked -= j->state == GY_JOB_PARKED;
+    if (!j->was_admitted) s->n_wait_tok -= j->in.n_prompt;
     if (sched_runs(j))
         sched_stop_running(s, job, GY_JOB_FREE);
     else
@@ -332,7 +334,8 @@ void gy_sched_get_stats(const gy_sched *s, gy_sched_stats *out) {
                             .n_park = s->n_park,
                             .n_restore = s->n_restore,
                             .n_drop = s->n_drop,
-                            .n_recomputed_tok = s->n_recomputed_tok};
+                            .n_recomputed_tok = s->n_recomputed_tok,
+                            .n_wait_tok = s->n_wait_tok};
 }
 
 int gy_sched_idle(const gy_sched *s) {

@@ -182,6 +182,7 @@ typedef struct gy_sched_stats {
     /* n_drop: KV dropped, of running jobs and of parked ones whose sequence was needed; n_recomputed_tok: tokens
      * entered again after a preemption. */
     int64_t n_admit, n_park, n_restore, n_drop, n_recomputed_tok;
+    int64_t n_wait_tok; /* prompt tokens of jobs that were never admitted */
 } gy_sched_stats;
 void gy_sched_get_stats(const gy_sched *s, gy_sched_stats *out);
 int gy_sched_idle(const gy_sched *s); /* no job at all */

@@ -119,7 +119,7 @@ struct gy_sched {
     gy_sched_rows enter, pass, coda; /* batches; pass and coda may be in the caller's hands at once */
     gy_sched_rows *building;         /* a preemption takes the job's rows out of it; NULL outside enter and pass */
 
-    int64_t n_admit, n_park, n_restore, n_drop, n_recomputed_tok;
+    int64_t n_admit, n_park, n_restore, n_drop, n_recomputed_tok, n_wait_tok;
     int32_t *scratch; /* [n_job + n_flight] the checker's */
     gy_carve mem;
 };

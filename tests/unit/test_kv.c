@@ -896,6 +896,8 @@ static void checker_finds_planted_corruption(void **state) {
     plant(kv, &kv_log(p, 1, 0)[0], kv_log(p, 0, 0)[0], "1 references, 2 owners");
     plant(kv, &kv_log(p, 0, 0)[1], kv_log(p, 0, 1)[0], "another place");
     plant(kv, &kv_log(p, 1, 0)[0], -1, "block -1");
+    plant(kv, &p->plane[kv_log(p, 0, 1)[0]], 2, "says plane 2");
+    plant(kv, &p->used[1], p->used[1] + 1, "plane 1: ");
     plant(kv, &kv_log(q, 1, 0)[0], 99, "kv boundary: seq 1 plane 0: block 99");
     plant(kv, &p->len[0], 65, "length 65");
     plant(kv, &p->len[0], 19, "last 19, not 18");

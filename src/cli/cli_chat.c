@@ -497,7 +497,7 @@ static void on_break(chat *c, gy_chat_typed typed) {
 
 static void talk(chat *c) {
     gy_str line = {0};
-    if (c->a->log_level > 0) say("/help lists commands; Ctrl-D ends\n");
+    say("/help lists commands; Ctrl-D ends\n");
     while (!c->is_over) {
         const char *prompt = c->lines.state == GY_CHAT_FRESH ? "> " : "... ";
         gy_chat_typed typed = gy_chat_term_read(c->term, prompt, &line);

@@ -171,8 +171,8 @@ static gy_status wait_end(gy_oai *c, gy_oai_call *call, asking *q, gy_err *err) 
 
 static const char *note_of(const gy_chat_reply *r) {
     if (r->end == GY_OAI_CANCELLED) return "stopped";
-    if (r->end != GY_OAI_DONE) return "failed";
-    return !strcmp(r->finish, "length") ? "cut: longest answer or context reached" : NULL;
+    if (r->end != GY_OAI_DONE) return r->n_seen ? "failed" : NULL;
+    return !strcmp(r->finish, "length") ? "cut (length)" : NULL;
 }
 
 gy_status gy_chat_ask(gy_oai *c, const gy_chat_talk *t, const char *model, const gy_str *question, int32_t most,

@@ -124,8 +124,8 @@ static gy_status unknown_verb(const char *name, size_t n, gy_err *err) {
     for (size_t i = 0; i < N_VERBS; i++) names[i] = verbs[i].name;
     const char *near = n < sizeof word ? gy_suggest(word, names, N_VERBS) : NULL;
     gy_utf8_sanitize(word, k, &shown);
-    gy_err_set(err, GY_E_ARG, "unknown command /%s%s%s; %s", gy_str_z(&shown), near ? "; did you mean /" : "",
-               near ? near : "", "/help lists them, and a text may begin with //");
+    gy_err_set(err, GY_E_ARG, "unknown command /%s%s%s%s (a text that begins with a slash: two of them)",
+               gy_str_z(&shown), near ? "; did you mean /" : "; /help lists them", near ? near : "", near ? "?" : "");
     gy_str_free(&shown);
     return err->status;
 }

@@ -143,20 +143,21 @@ static int put_part(gy_str *out, int col, int width, const char *part) {
     return col + need;
 }
 
-static int put_depth(const gy_chat_status *s, int width, gy_str *out) {
+/* wanted: columns that the other parts would like; the bar leaves them if four cells are left for it. */
+static int put_depth(const gy_chat_status *s, int width, int wanted, gy_str *out) {
     char text[64];
     int32_t most = full_height(s->depths, s->most);
     snprintf(text, sizeof text, "depth %.1f of %d", (double)s->depths->sum / (double)s->depths->n, most);
-    int col = put_part(out, 0, width, text), room = width - col - 1;
-    if (col < 0 || room < MIN_BAR) return col;
-    size_t cells = (size_t)(room < MAX_BAR ? room : MAX_BAR), n = (size_t)s->depths->n;
-    if (n < cells) cells = n;
+    int col = put_part(out, 0, width, text), cells = width - col - 1 - wanted;
+    if (cells > MAX_BAR) cells = MAX_BAR;
+    if (cells < MIN_BAR) cells = MIN_BAR;
+    if (cells > s->depths->n) cells = (int)s->depths->n;
+    if (col < 0 || col + 1 + cells > width) return col;
     gy_str_putc(out, ' ');
-    gy_chat_depths_bar(s->depths, most, cells, out);
-    return col + 1 + (int)cells;
+    gy_chat_depths_bar(s->depths, most, (size_t)cells, out);
+    return col + 1 + cells;
 }
 
-/* What the other parts take, so that the bar gives way first. */
 static void put_rest(const gy_chat_status *s, gy_str *out, int col, int width) {
     char text[64];
     if (s->note) col = put_part(out, col, width, s->note);
@@ -177,13 +178,11 @@ static void put_rest(const gy_chat_status *s, gy_str *out, int col, int width) {
 void gy_chat_status_put(const gy_chat_status *s, int width, gy_str *out) {
     gy_str rest = {0};
     int col = 0;
-    put_rest(s, &rest, 1, INT32_MAX / 2); /* as if something stood before it */
     if (s->depths && s->depths->n) {
-        int wanted = rest.len ? columns(gy_str_z(&rest)) : 0;
-        int most = width - wanted > 20 ? width - wanted : width;
-        col = put_depth(s, most, out);
+        put_rest(s, &rest, 1, INT32_MAX / 2); /* as if something stood before it */
+        col = put_depth(s, width, columns(gy_str_z(&rest)), out);
+        gy_str_free(&rest);
     }
-    gy_str_free(&rest);
     put_rest(s, out, col, width);
 }
 

@@ -46,6 +46,12 @@ static gy_status chat_error(const gy_app *a, gy_oai_error *e, gy_status st, cons
     return gy_oai_error_from_status(e, (gyre_status)st, err->msg);
 }
 
+/* An effort that the template has no word for is at least a wish to think, or not to. */
+static int enable_thinking(const gy_chat *c, const gy_oai_request *q) {
+    int told = q->enable_thinking >= 0 || !q->reasoning_effort || gy_chat_reads(c, "reasoning_effort");
+    return told ? q->enable_thinking : 1;
+}
+
 static gy_status render(gy_app *a, const gy_oai_request *q, gy_oai_error *e, gy_jinja_out *out) {
     gy_err err = {0};
     if (!gy_chat_has_template(a->model->chat->chat))
@@ -55,10 +61,12 @@ static gy_status render(gy_app *a, const gy_oai_request *q, gy_oai_error *e, gy_
             "or send the whole prompt as text to /v1/completions");
     struct tm now;
     time_t t = time(NULL);
+    const char *effort = q->reasoning_effort;
     localtime_r(&t, &now);
     const gy_chat_options o = {.add_generation_prompt = q->add_generation_prompt,
                                .continue_final_message = q->continue_final_message,
-                               .enable_thinking = q->enable_thinking,
+                               .enable_thinking = enable_thinking(a->model->chat->chat, q),
+                               .reasoning_effort = effort && strcmp(effort, "none") != 0 ? effort : NULL,
                                .kwargs = q->template_kwargs,
                                .now = &now};
     const gy_jv *messages = gy_jv_get(gy_json_root(q->doc), "messages");
@@ -74,6 +82,14 @@ gy_status gy_app_chat_text(gy_app *a, const gy_oai_request *q, gy_oai_error *e, 
     gy_jinja_out_free(&text);
     return out->failed ? gy_oai_error_set(e, GY_OAI_E_BUSY, NULL, "no memory for this text now; try again later")
                        : GY_OK;
+}
+
+int gy_app_chat_says(const gy_app *a, const char *text) {
+    return gy_chat_says(a->model->chat->chat, text);
+}
+
+int gy_app_chat_reads(const gy_app *a, const char *name) {
+    return gy_chat_reads(a->model->chat->chat, name);
 }
 
 /* Nothing but white space behind a "<think>" that the template itself wrote. */

@@ -1,10 +1,149 @@
-/* What comes out of a chat: where its constraint begins, and which schema a call must follow. */
+/* What comes out of a chat: its events' text, made thoughts, content and calls (text/chat_out.h); where its constraint
+ * begins, and which schema a call must follow.
+ */
 #include "server/app_int.h"
+#include "server/app_model.h"
 
+#include "base/mem.h"
 #include "server/oai_write.h"
+#include "text/chat_out.h"
 
 #include <stdio.h>
 #include <string.h>
+
+enum { N_MARK = 4, CALL_ID = 40 };
+
+static const char *const marks[N_MARK] = {"<think>", "</think>", "<tool_call>", "</tool_call>"};
+
+typedef struct call_id {
+    char s[CALL_ID];
+} call_id;
+
+struct gy_app_chat_out {
+    gy_chat_out **scan; /* [n] one a choice */
+    int32_t n;
+    int32_t mark[N_MARK]; /* markers that are special tokens, so that the text is without them; -1: it has them */
+    GY_VEC(gy_oai_tool_delta) tools;
+    GY_VEC(call_id) ids; /* of the calls that begin in this event */
+};
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+
+/* A model that has a token for the marker was trained to write it, whatever its template says. */
+static int has_thoughts(const gy_app *a) {
+    const gy_tok *tok = a->model->tok;
+    return gy_app_chat_says(a, "think>") || (tok && gy_tok_id(tok, marks[1], strlen(marks[1])) >= 0);
+}
+
+static gy_chat_calls calls_of(const gy_oai_request *q) {
+    if (gy_app_wants_call(q)) return GY_CHAT_CALLS_BARE;
+    return q->tools && q->tool_choice == GY_OAI_TOOL_AUTO ? GY_CHAT_CALLS_TAGGED : GY_CHAT_CALLS_NONE;
+}
+
+static void find_marks(gy_app_chat_out *c, const gy_tok *tok) {
+    for (int i = 0; i < N_MARK; i++) {
+        int32_t id = tok ? gy_tok_id(tok, marks[i], strlen(marks[i])) : -1;
+        c->mark[i] = id >= 0 && gy_tok_is_special(tok, id) ? id : -1;
+    }
+}
+
+static gy_status fill(gy_app_chat_out *c, const gy_app_req *r, const gy_chat_out_options *o) {
+    find_marks(c, r->app->model->tok);
+    c->scan = gy_mem_alloc(GY_MEM_SERVER, (size_t)r->q->base.n, sizeof *c->scan);
+    if (!c->scan) return GY_E_NOMEM;
+    for (c->n = 0; c->n < r->q->base.n; c->n++) GY_TRY(gy_chat_out_create(o, &c->scan[c->n]));
+    if (gy_vec_reserve(&c->tools, GY_MEM_SERVER, 2) || gy_vec_reserve(&c->ids, GY_MEM_SERVER, 2)) return GY_E_NOMEM;
+    return GY_OK;
+}
+
+/* Tools that the model is not shown are not silently dropped; where the call is forced, the schema shows them. */
+static gy_status check_tools(const gy_app_req *r, gy_oai_error *e) {
+    if (calls_of(r->q) != GY_CHAT_CALLS_TAGGED || gy_app_chat_reads(r->app, "tools")) return GY_OK;
+    return gy_oai_error_set(e, GY_OAI_E_UNSUPPORTED, "tools",
+                            "tools: this model's chat template does not show them to the model; leave them out, or say "
+                            "tool_choice none or required");
+}
+
+gy_status gy_app_chat_out_open(gy_app_req *r, gy_oai_error *e) {
+    const gy_oai_request *q = r->q;
+    const gy_chat_out_options o = {.reasoning = q->separate_reasoning && has_thoughts(r->app),
+                                   .in_reasoning = r->in_reasoning,
+                                   .calls = calls_of(q),
+                                   .one_call = !q->parallel_tool_calls,
+                                   .tools = q->tools};
+    if (q->kind != GY_OAI_CHAT) return GY_OK;
+    GY_TRY(check_tools(r, e));
+    if (!o.reasoning && o.calls == GY_CHAT_CALLS_NONE) return GY_OK;
+    r->chat_out = gy_mem_alloc(GY_MEM_SERVER, 1, sizeof *r->chat_out);
+    if (r->chat_out && fill(r->chat_out, r, &o) == GY_OK) return GY_OK;
+    return gy_oai_error_set(e, GY_OAI_E_BUSY, NULL, "no memory for this request now; try again later");
+}
+
+void gy_app_chat_out_close(gy_app_chat_out *c) {
+    if (!c) return;
+    for (int32_t i = 0; i < c->n; i++) gy_chat_out_destroy(c->scan[i]);
+    gy_mem_free(c->scan);
+    gy_vec_free(&c->tools);
+    gy_vec_free(&c->ids);
+    gy_mem_free(c);
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+
+/* A marker that is a special token stands behind the text that its token let go. Text that waits for a stop string or
+ * for the rest of a character at that moment comes to stand behind the marker. */
+static void push(gy_app_chat_out *c, gy_chat_out *s, const gyre_event *ev) {
+    gy_chat_out_push(s, ev->text, ev->n_text);
+    for (int i = 0; ev->kind == GYRE_EVENT_TOKEN && i < N_MARK; i++)
+        if (ev->id == c->mark[i]) gy_chat_out_push(s, marks[i], strlen(marks[i]));
+}
+
+static void push_last(const gy_oai_request *q, gy_chat_out *s, int32_t stop) {
+    if (q->include_stop && stop >= 0 && stop < q->base.n_stop)
+        gy_chat_out_push(s, q->base.stop[stop].s, q->base.stop[stop].n);
+    gy_chat_out_finish(s);
+}
+
+static gy_status take_calls(gy_app_req *r, const gy_chat_delta *d) {
+    gy_app_chat_out *c = r->chat_out;
+    size_t n = (size_t)d->n_call;
+    c->tools.len = c->ids.len = 0;
+    if (gy_vec_reserve(&c->tools, GY_MEM_SERVER, n) || gy_vec_reserve(&c->ids, GY_MEM_SERVER, n)) return GY_E_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        const gy_chat_call_delta *k = &d->calls[i];
+        char *id = c->ids.data[i].s, own[32];
+        if (k->name) {
+            gy_app_new_id(r->app, own, sizeof own);
+            snprintf(id, CALL_ID, "call_%s", own);
+        }
+        c->tools.data[c->tools.len++] = (gy_oai_tool_delta){.index = k->index,
+                                                            .id = k->name ? id : NULL,
+                                                            .name = k->name,
+                                                            .arguments = k->arguments,
+                                                            .n_arguments = k->n_arguments};
+    }
+    return GY_OK;
+}
+
+gy_status gy_app_chat_out_event(gy_app_req *r, const gyre_event *ev, gy_oai_delta *d) {
+    gy_app_chat_out *c = r->chat_out;
+    gy_chat_out *s = c->scan[ev->choice];
+    gy_chat_delta got;
+    push(c, s, ev);
+    if (ev->kind == GYRE_EVENT_FINISH) push_last(r->q, s, ev->finish->stop_string);
+    GY_TRY(gy_chat_out_take(s, &got));
+    GY_TRY(take_calls(r, &got));
+    *d = (gy_oai_delta){.content = got.content,
+                        .n_content = got.n_content,
+                        .reasoning = got.reasoning,
+                        .n_reasoning = got.n_reasoning,
+                        .tools = c->tools.data,
+                        .n_tool = (int32_t)c->tools.len,
+                        .is_reasoning = got.is_reasoning};
+    return GY_OK;
+}
+
+/* ---- constraints ------------------------------------------------------------------------------------------------- */
 
 const char *gy_app_chat_trigger(const gy_app_req *r) {
     return r->in_reasoning ? "</think>" : "";

@@ -87,11 +87,18 @@ static gy_status send_frames(gy_app_req *r, const gy_str *out) {
 
 static void deliver(gy_app_req *r, const gy_app_sub *s, const gyre_event *ev) {
     gy_oai_error e;
+    gy_oai_delta delta;
     gy_str *out = &r->app->out;
+    int is_filtered = r->chat_out && ev->kind != GYRE_EVENT_PROMPT;
+    if (is_filtered && gy_app_chat_out_event(r, ev, &delta) < 0) {
+        gy_oai_error_from_status(&e, GYRE_E_NOMEM, NULL);
+        gy_app_fail(r, &e);
+        return;
+    }
     if (out->failed) gy_str_free(out);
     *out = (gy_str){.data = out->data, .cap = out->cap};
     gy_str_clear(out);
-    gy_status st = gy_oai_reply_event(r->reply, s->prompt, ev, NULL, out, &e);
+    gy_status st = gy_oai_reply_event(r->reply, s->prompt, ev, is_filtered ? &delta : NULL, out, &e);
     if (st < 0) {
         /* Before the first frame an error can still have its own status. */
         if (r->phase == GY_APP_STREAMING)

@@ -103,6 +103,7 @@ gy_status gy_app_generate(gy_app_req *r, gy_app_scratch *t, gy_oai_error *e) {
     GY_TRY(go_on(r, e));
     GY_TRY(gy_app_constrain(r, e));
     GY_TRY(make_reply(r, e));
+    GY_TRY(gy_app_chat_out_open(r, e));
     for (int32_t i = 0; i < r->q->n_prompt; i++) GY_TRY(tell_prompt(r, i, e));
     return GY_OK;
 }

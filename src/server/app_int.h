@@ -92,10 +92,11 @@ typedef struct gy_app_sub { /* one prompt: one request of the engine. Events' `u
 struct gy_app_req {
     gy_app_job job; /* the first member: a lane gives it back as this */
     gy_app *app;
-    int in_work;
+    int in_work, is_moving; /* moving: from the quick lane to the slow one */
+    gy_app_lane_id lane;
     atomic_int is_unwanted; /* its client left: what a lane has not begun need not be done */
-    char *body;             /* [n_body], to be read by a lane; NULL: q is there */
-    size_t n_body;
+    char *body;             /* to be read by a lane; NULL: q is there, or a lane read it */
+    size_t n_body;          /* 0: what is unknown in it was counted already */
     char own_id[32];
     gy_status status; /* of the work; error says more */
     gy_oai_error error;
@@ -238,7 +239,15 @@ gy_status gy_app_chat_text(gy_app *a, const gy_oai_request *q, gy_oai_error *e, 
 gy_status gy_app_chat_ids(gy_app_scratch *t, const gy_oai_request *q, gy_oai_error *e, gy_vec_i32 *ids,
                           int *in_reasoning);
 
+int gy_app_chat_says(const gy_app *a, const char *text);  /* the template's own text has it */
+int gy_app_chat_reads(const gy_app *a, const char *name); /* a variable of the template */
+
 /* app_chat_out.c */
+/* Makes r->chat_out if there is something to look for in r's outputs. After gy_app_chat_ids; any thread. */
+gy_status gy_app_chat_out_open(gy_app_req *r, gy_oai_error *e);
+void gy_app_chat_out_close(gy_app_chat_out *c); /* accepts NULL */
+/* A token or a finish of r, which has a chat_out, in order. *d is valid until the next one. GY_E_NOMEM. */
+gy_status gy_app_chat_out_event(gy_app_req *r, const gyre_event *ev, gy_oai_delta *d);
 /* The text behind which a constraint holds (gyre_request.grammar_after), "" from the first token on. After the prompt
  * was made; static. A thought that the template did not open is not waited for: it might never come. */
 const char *gy_app_chat_trigger(const gy_app_req *r);

@@ -58,6 +58,14 @@ const char *gy_oai_choice_reason(const gy_oai_choice *c) {
     return gy_oai_finish_reason(c->reason, c->has_tools);
 }
 
+/* Clients read the one or the other. */
+void gy_oai_put_reasoning(const char *s, size_t n, gy_str *out) {
+    GY_OAI_PUT(out, "\"reasoning_content\":");
+    gy_oai_put_str(out, s, n);
+    GY_OAI_PUT(out, ",\"reasoning\":");
+    gy_oai_put_str(out, s, n);
+}
+
 /* ---- events ----------------------------------------------------------------------------------------------------- */
 
 static void comma(gy_str *s) {
@@ -73,9 +81,9 @@ static gy_oai_call *call_at(gy_oai_choice *c, int32_t index) {
     return &c->calls.data[index];
 }
 
-void gy_oai_body_text(gy_oai_choice *c, const gy_oai_delta *d) {
+void gy_oai_body_text(const gy_oai_reply *r, gy_oai_choice *c, const gy_oai_delta *d) {
     gy_str_append(&c->text, d->content, d->n_content);
-    gy_str_append(&c->reasoning, d->reasoning, d->n_reasoning);
+    if (r->q->include_reasoning) gy_str_append(&c->reasoning, d->reasoning, d->n_reasoning);
     for (int32_t i = 0; i < d->n_tool; i++) {
         const gy_oai_tool_delta *t = &d->tools[i];
         gy_oai_call *call = call_at(c, t->index);
@@ -88,7 +96,7 @@ void gy_oai_body_text(gy_oai_choice *c, const gy_oai_delta *d) {
 
 void gy_oai_body_token(gy_oai_reply *r, int32_t index, const gyre_event *ev, const gy_oai_delta *d) {
     gy_oai_choice *c = &r->choices[index];
-    gy_oai_body_text(c, d);
+    gy_oai_body_text(r, c, d);
     comma(&c->loops);
     gy_oai_put_int(&c->loops, ev->loops);
     if (r->q->base.want_gates) {
@@ -139,8 +147,8 @@ static void put_message(const gy_oai_choice *c, gy_str *out) {
     else
         gy_oai_put_str(out, gy_str_z(&c->text), c->text.len);
     if (c->reasoning.len) {
-        GY_OAI_PUT(out, ",\"reasoning_content\":");
-        gy_oai_put_str(out, gy_str_z(&c->reasoning), c->reasoning.len);
+        gy_str_putc(out, ',');
+        gy_oai_put_reasoning(gy_str_z(&c->reasoning), c->reasoning.len, out);
     }
     if (c->calls.len) put_calls(c, out);
     gy_str_putc(out, '}');

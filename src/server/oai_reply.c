@@ -191,14 +191,16 @@ static void note_finish(gy_oai_reply *r, int32_t prompt, const gyre_event *ev) {
     if (ev->choice == 0) p->n_cached = f->n_cached;
 }
 
-/* The rest of the text, and the stop string itself where the client wants to see it. */
-static gy_oai_delta last_delta(gy_oai_reply *r, const gy_oai_choice *c, const gy_oai_delta *d) {
-    gy_oai_delta last = *d;
+/* The rest of the text, and the stop string itself where the client wants to see it. What filters made of the text has
+ * it already. */
+static gy_oai_delta last_delta(gy_oai_reply *r, const gy_oai_choice *c, const gyre_event *ev, const gy_oai_delta *own) {
+    if (own) return *own;
+    gy_oai_delta last = text_delta(ev);
     if (r->q->score_only) return (gy_oai_delta){.content = ""};
     if (!r->q->include_stop || c->stop_string < 0 || c->stop_string >= r->q->base.n_stop) return last;
     const gyre_string *stop = &r->q->base.stop[c->stop_string];
     gy_str_clear(&r->scratch);
-    gy_str_append(&r->scratch, d->content, d->n_content);
+    gy_str_append(&r->scratch, ev->text, ev->n_text);
     gy_str_append(&r->scratch, stop->s, stop->n);
     last.content = gy_str_z(&r->scratch);
     last.n_content = r->scratch.len;
@@ -213,12 +215,12 @@ static gy_status on_finish(gy_oai_reply *r, int32_t prompt, const gyre_event *ev
     if (f->reason == GYRE_FINISH_CANCELLED) return fail(r, GYRE_E_CANCELLED, NULL, out, e);
     if (f->reason == GYRE_FINISH_ERROR) return fail(r, f->error, f->message, out, e);
     note_finish(r, prompt, ev);
-    c->has_tools |= d->n_tool > 0;
-    gy_oai_delta last = last_delta(r, c, d);
+    gy_oai_delta last = last_delta(r, c, ev, d);
+    c->has_tools |= last.n_tool > 0;
     if (r->q->stream)
         gy_oai_stream_finish(r, index, &last, out);
     else
-        gy_oai_body_text(c, &last);
+        gy_oai_body_text(r, c, &last);
     if (has_failed(r, c, &r->prompts[prompt])) return fail(r, GYRE_E_NOMEM, NULL, out, e);
     if (--r->n_left) return GY_OK;
     r->over = 1;
@@ -236,7 +238,7 @@ gy_status gy_oai_reply_event(gy_oai_reply *r, int32_t prompt, const gyre_event *
     gy_oai_delta own = text_delta(ev);
     gy_status st = GY_OK;
     if (ev->kind == GYRE_EVENT_FINISH)
-        st = on_finish(r, prompt, ev, d ? d : &own, out, e);
+        st = on_finish(r, prompt, ev, d, out, e);
     else if (ev->kind == GYRE_EVENT_TOKEN)
         on_token(r, prompt, ev, d ? d : &own, out);
     else if (r->prompts[prompt].ids)

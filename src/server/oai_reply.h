@@ -50,7 +50,8 @@ typedef struct gy_oai_tool_delta {
     size_t n_arguments;
 } gy_oai_tool_delta;
 
-/* What a chat's filters made of an event's text; without one the text is the content. */
+/* What a chat's filters made of an event's text, and of the stop string where the client wants to see it; without one
+ * the text is the content. */
 typedef struct gy_oai_delta {
     const char *content; /* [n_content] */
     size_t n_content;

@@ -84,7 +84,7 @@ void gy_oai_stream_end(gy_oai_reply *r, gy_str *out);
 /* ---- oai_body.c ---- */
 
 void gy_oai_body_token(gy_oai_reply *r, int32_t index, const gyre_event *ev, const gy_oai_delta *d);
-void gy_oai_body_text(gy_oai_choice *c, const gy_oai_delta *d);
+void gy_oai_body_text(const gy_oai_reply *r, gy_oai_choice *c, const gy_oai_delta *d);
 void gy_oai_body_end(gy_oai_reply *r, gy_str *out);
 
 /* ---- shared writers (oai_body.c) ---- */
@@ -94,5 +94,6 @@ void gy_oai_put_gates(const gyre_event *ev, gy_str *out);        /* "[0.1,0.9]" 
 void gy_oai_put_usage(const gy_oai_reply *r, const gy_oai_usage *u, int details, gy_str *out);
 void gy_oai_put_stop(const gy_oai_reply *r, const gy_oai_choice *c, gy_str *out); /* ,"stop_reason":... */
 const char *gy_oai_choice_reason(const gy_oai_choice *c);
+void gy_oai_put_reasoning(const char *s, size_t n, gy_str *out); /* under both of its names */
 
 #endif

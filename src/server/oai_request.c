@@ -316,6 +316,8 @@ static const field_row fields[] = {
     FN("chat_template_kwargs", M, gy_oai_read_kwargs),
     BOOL("enable_thinking", M, enable_thinking),
     FN("reasoning_effort", M, read_effort),
+    BOOL("separate_reasoning", H, separate_reasoning),
+    BOOL("include_reasoning", H, include_reasoning),
     FLAG("add_generation_prompt", M, generation_prompt),
     BOOL("continue_final_message", M, continue_final_message),
     FLAG("add_special_tokens", C | M, add_special),
@@ -351,7 +353,7 @@ static const field_row fields[] = {
     FN("verbosity", S, ignore),
     FN("web_search_options", S, ignore),
     FN("spaces_between_special_tokens", S | D, ignore),
-    FN("include_reasoning", S, ignore),
+    FN("include_reasoning", C, ignore),
 };
 
 static gy_status read_real(gy_oai_reader *p, const field_row *f, const gy_jv *v, double *out) {
@@ -576,7 +578,7 @@ static void set_defaults(gy_oai_reader *p) {
     r->base = p->cfg->run;
     r->model = p->cfg->n_model ? p->cfg->models[0] : "";
     r->enable_thinking = r->logprobs = r->prompt_logprobs = -1;
-    r->parallel_tool_calls = r->parse_special = 1;
+    r->parallel_tool_calls = r->parse_special = r->separate_reasoning = r->include_reasoning = 1;
 }
 
 static gy_status read_body(gy_oai_reader *p, const char *body, size_t len) {

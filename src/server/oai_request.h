@@ -122,6 +122,8 @@ typedef struct gy_oai_request {
     const gy_jv *template_kwargs; /* object or NULL */
     int32_t enable_thinking;      /* 0, 1; -1: the template's own way */
     const char *reasoning_effort; /* NULL if absent */
+    int32_t separate_reasoning;   /* 0: thoughts stay in the content, markers and all */
+    int32_t include_reasoning;    /* 0: thoughts are left out of the reply */
     int32_t add_generation_prompt, continue_final_message;
     int32_t add_special_tokens; /* default: 1 for prompts, 0 for messages (the template writes them) */
     int32_t parse_special;      /* /tokenize: spellings of special tokens in the text are their ids; 1 */

@@ -31,11 +31,10 @@ static void put_tool(const gy_oai_tool_delta *t, gy_str *out) {
 }
 
 /* Members that say something; `always`: with an empty text too, so that a token's frame has one. */
-static void put_delta(const gy_oai_delta *d, int always, gy_str *out) {
-    int n = 0;
-    if (d->n_reasoning || (always && d->is_reasoning && !d->n_content && !d->n_tool)) {
-        GY_OAI_PUT(out, "\"reasoning_content\":");
-        gy_oai_put_str(out, d->reasoning ? d->reasoning : "", d->n_reasoning);
+static void put_delta(const gy_oai_reply *r, const gy_oai_delta *d, int always, gy_str *out) {
+    int n = 0, empty = always && d->is_reasoning && !d->n_content && !d->n_tool;
+    if (r->q->include_reasoning && (d->n_reasoning || empty)) {
+        gy_oai_put_reasoning(d->reasoning ? d->reasoning : "", d->n_reasoning, out);
         n++;
     }
     if (d->n_content || (always && !n && !d->n_tool)) {
@@ -87,7 +86,7 @@ static void frame_end(const gy_oai_reply *r, int32_t index, int first, gy_str *o
 static void put_text(const gy_oai_reply *r, const gy_oai_delta *d, int always, gy_str *out) {
     if (r->chat) {
         GY_OAI_PUT(out, ",\"delta\":{");
-        put_delta(d, always, out);
+        put_delta(r, d, always, out);
         GY_OAI_PUT(out, "},\"logprobs\":");
     } else {
         GY_OAI_PUT(out, ",\"text\":");

@@ -154,6 +154,16 @@ int gy_chat_reads(const gy_chat *c, const char *name) {
     return (c->main && gy_jinja_reads(c->main, name)) || (c->tool_use && gy_jinja_reads(c->tool_use, name));
 }
 
+static int source_says(const gy_jinja *t, const char *text) {
+    size_t n = 0;
+    const char *source = t ? gy_jinja_source(t, &n) : NULL;
+    return source && memmem(source, n, text, strlen(text)) != NULL;
+}
+
+int gy_chat_says(const gy_chat *c, const char *text) {
+    return source_says(c->main, text) || source_says(c->tool_use, text);
+}
+
 /* ---- messages ---- */
 
 /* One rendering of a chat. at: which message is being read, for error messages. */
@@ -189,15 +199,22 @@ static int read_role(reading *m, const gy_jv *v, gy_jj_val *out) {
     return gy_jj_convert(m->r, v, is_known_role(v) ? GY_JJ_MARKUP : GY_JJ_DATA, out);
 }
 
+/* The member that holds the text of a part, by its type. Clients send back what they were sent: also refusals. */
+static const char *text_member(const gy_jv *type) {
+    if (gy_jv_is_str(type, "refusal")) return "refusal";
+    int text = gy_jv_is_str(type, "text") || gy_jv_is_str(type, "input_text") || gy_jv_is_str(type, "output_text");
+    return text ? "text" : NULL;
+}
+
 static int read_part(reading *m, size_t i, const gy_jv *part, gy_jj_buf *b) {
     char field[64], found[100];
     size_t len = 0;
     const gy_jv *type = gy_jv_get(part, "type");
-    const char *text = gy_jv_str(gy_jv_get(part, "text"), &len);
+    const char *member = text_member(type), *text = member ? gy_jv_str(gy_jv_get(part, member), &len) : NULL;
     snprintf(field, sizeof field, ".content[%zu]", i);
     if (gy_jv_type(type) != GY_J_STRING)
         return wrong(m, GY_E_ARG, field, gy_jtype_name(gy_jv_type(part)), "an object with a type");
-    if (!gy_jv_is_str(type, "text")) {
+    if (!member) {
         snprintf(found, sizeof found, "a part of type \"%.60s\"", gy_jv_str(type, NULL));
         return wrong(m, GY_E_UNSUPPORTED, field, found, "\"text\": this model reads text only");
     }
@@ -371,6 +388,10 @@ static int bind_all(gy_jj_run *r, const gy_chat *c, const gy_jv *messages, const
     gy_jj_bind(r, "documents", gy_jj_none());
     gy_jj_bind(r, "add_generation_prompt", gy_jj_bool(opt->add_generation_prompt));
     if (opt->enable_thinking >= 0) gy_jj_bind(r, "enable_thinking", gy_jj_bool(opt->enable_thinking));
+    if (opt->reasoning_effort) {
+        if (gy_jj_str(r, opt->reasoning_effort, strlen(opt->reasoning_effort), GY_JJ_DATA, &v)) return -1;
+        gy_jj_bind(r, "reasoning_effort", v);
+    }
     return bind_kwargs(r, opt->kwargs);
 }
 

@@ -35,13 +35,16 @@ void gy_chat_close(gy_chat *c); /* accepts NULL */
 int gy_chat_has_template(const gy_chat *c);
 /* 1 if the template asks for the name: "enable_thinking", "tools", ... */
 int gy_chat_reads(const gy_chat *c, const char *name);
+/* 1 if the text stands in the template: "<think>", "<tool_call>", ... */
+int gy_chat_says(const gy_chat *c, const char *text);
 
 typedef struct gy_chat_options {
     int add_generation_prompt;
-    int continue_final_message; /* the prompt ends where the last message's content ends; not with the one above */
-    int enable_thinking;        /* 1, 0, or -1: the template is not told */
-    const gy_jv *kwargs;        /* an object or NULL: further variables of the template. Wins over enable_thinking */
-    const struct tm *now;       /* what strftime_now formats, or NULL */
+    int continue_final_message;   /* the prompt ends where the last message's content ends; not with the one above */
+    int enable_thinking;          /* 1, 0, or -1: the template is not told */
+    const char *reasoning_effort; /* a variable of the template; NULL: it is not told */
+    const gy_jv *kwargs;          /* an object or NULL: further variables of the template. Wins over the two above */
+    const struct tm *now;         /* what strftime_now formats, or NULL */
 } gy_chat_options;
 
 /* messages: an array of objects with a role and, mostly, content: a string, null, or a list of parts, of which only

@@ -348,8 +348,8 @@ static void tools_and_reasoning_stream(void **state) {
     talk t = BEGIN(GY_OAI_CHAT, U ",\"stream\":true}");
     feed_tools(&t);
     static const char *const order[] = {
-        "\"delta\":{\"reasoning_content\":\"hm\"}",
-        "\"delta\":{\"reasoning_content\":\"\"}",
+        "\"delta\":{\"reasoning_content\":\"hm\",\"reasoning\":\"hm\"}",
+        "\"delta\":{\"reasoning_content\":\"\",\"reasoning\":\"\"}",
         ("\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"call_1\",\"type\":\"function\",\"function\":{\"name\":\"f\","
          "\"arguments\":\"\"}}]}"),
         "\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"{\\\"a\\\":\"}}]}",
@@ -370,7 +370,8 @@ static void tools_and_reasoning_body(void **state) {
     feed_tools(&t);
     assert_non_null(strstr(
         t.out.data,
-        "\"message\":{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"hm\",\"tool_calls\":["
+        "\"message\":{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"hm\",\"reasoning\":\"hm\",\"tool_"
+        "calls\":["
         "{\"id\":\"call_1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}},"
         "{\"id\":\"call_2\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}]}"));
     assert_non_null(strstr(t.out.data, "\"finish_reason\":\"tool_calls\""));

@@ -219,6 +219,10 @@ static void test_parts(void **state) {
           NULL, &GENERATE, "[{a\nb}]");
     shows(c, "[{\"role\":\"user\",\"content\":[]}]", NULL, &GENERATE, "[]");
     shows(c, "[{\"role\":\"assistant\",\"content\":null}]", NULL, &GENERATE, "[]");
+    shows(c,
+          "[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"a\"},{\"type\":\"refusal\",\"refusal\":"
+          "\"b\",\"text\":\"x\"},{\"type\":\"output_text\",\"text\":\"c\"}]}]",
+          NULL, &GENERATE, "[{a\nb\nc}]");
     refuses(c,
             "[{\"role\":\"user\",\"content\":\"\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
             "{\"type\":\"image_url\",\"image_url\":{\"url\":\"x\"}}]}]",

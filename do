@@ -16,7 +16,7 @@ die() {
 
 # ---- packages --------------------------------------------------------------------------------------------------------
 
-pkgs_build='gcc libc6-dev cmake ninja-build libjansson-dev libpcre2-dev libutf8proc-dev libevent-dev libssl-dev libcurl4-openssl-dev libedit-dev'
+pkgs_build='gcc libc6-dev cmake ninja-build libjansson-dev libpcre2-dev libutf8proc-dev libevent-dev libssl-dev libcurl4-openssl-dev libedit-dev libucx-dev'
 pkgs_test="$pkgs_build libcmocka-dev clang clang-format clang-tidy libclang-rt-dev shellcheck"
 pkgs_fuzz="$pkgs_build libcmocka-dev clang libclang-rt-dev"
 pkgs_python='python3 python3-venv'
@@ -211,7 +211,7 @@ quick_checks() {
 
 # What the thread sanitizer need not see: tests of parts that have no thread and share nothing, and golden.equal_*, whose
 # threads are those of golden.equal. They would take most of its time.
-no_threads='^(fuzz\.|sim\.|golden\.equal_|unit\.(spm|tok_[^t]|kv|prefix|sched|sample|jinja|chat|oai|exit|dtype|safetensors|model_config|cli))'
+no_threads='^(fuzz\.|sim\.|golden\.equal_|unit\.(spm|tok_[^t]|kv|prefix|sched|sample|jinja|chat|oai|segs|xfer|exit|dtype|safetensors|model_config|cli))'
 
 # Tests of the preset; those with the label "serial" measure time or take all cores and run alone.
 run_ctest() {

@@ -20,7 +20,7 @@ sample    base/ tensor/
 sched     base/ kv/kv.h kv/prefix.h
 engine    base/ tensor/ ops/ops.h kv/ model/ text/ sample/ sched/
 api       base/ tensor/ ops/ops.h kv/ model/ text/ sample/ sched/ engine/ gyre.h
-pd        base/ tensor/ engine/engine.h
+pd        base/ tensor/ engine/engine.h engine/handoff.h
 server    base/ text/ gyre.h
 cli       base/ tensor/ ops/ops.h kv/ model/ text/ sample/ sched/ engine/ api/ pd/ server/ gyre.h
 cli/main  base/ cli/
@@ -35,6 +35,7 @@ event2/event.h src/server/
 event2/event_struct.h src/server/
 openssl/ssl.h  src/server/
 openssl/err.h  src/server/
+ucp/api/ucp.h  src/pd/
 curl/curl.h    src/cli/
 histedit.h     src/cli/
 immintrin.h    src/ops/cpu/ src/base/cpu.c

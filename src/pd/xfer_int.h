@@ -1,0 +1,67 @@
+/* Between xfer.c (checks, budget, books, callbacks) and the transports.
+ *
+ * A posted op lives in a slot of its transport until the transport has no more use for it; the caller's gy_xfer_op is
+ * given back as soon as on_done ran, also when a peer is dropped while the transport still holds the slot:
+ *
+ *     (free) --post--> WIRE --done / failed--> DONE --on_done--> (free)
+ *                        |                                          ^
+ *                        +-- peer dropped: op leaves with GY_E_PEER |
+ *                        +--> ORPHAN (no op) --transport is through-+
+ */
+#ifndef GY_PD_XFER_INT_H
+#define GY_PD_XFER_INT_H
+
+#include "pd/xfer.h"
+
+enum { GY_XFER_MAX_OPS = 1024, GY_XFER_MAX_PEERS = 256 };
+
+typedef struct gy_xfer_region {
+    void *mem;
+    size_t bytes;
+    void *priv; /* the transport's */
+} gy_xfer_region;
+
+typedef struct gy_xfer_ops {
+    const char *name;
+    gy_status (*open)(gy_xfer *x, gy_err *err); /* fills x->priv */
+    void (*close)(gy_xfer *x);                  /* accepts a half-opened one; all peers are dropped, no op is left */
+    gy_status (*region_alloc)(gy_xfer *x, size_t bytes, gy_err *err, gy_xfer_region *out);
+    void (*region_free)(gy_xfer *x, gy_xfer_region *r);
+    gy_status (*export_blob)(gy_xfer *x, void *blob, size_t cap, size_t *len_out, gy_err *err);
+    gy_status (*import_blob)(gy_xfer_peer *p, const void *blob, size_t len, gy_err *err); /* fills p->priv, p->bytes */
+    void (*drop)(gy_xfer_peer *p); /* its ops were taken off: use none of them any more */
+    gy_status (*post)(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err); /* checked; gy_xfer_op_done later, not inside */
+    int (*progress)(gy_xfer *x); /* gy_xfer_op_done, gy_xfer_note; how many things happened */
+    void (*wait)(gy_xfer *x, int timeout_ms);
+    void (*wake)(gy_xfer *x);
+    const char *(*lanes)(gy_xfer_peer *p);
+} gy_xfer_ops;
+
+extern const gy_xfer_ops gy_xfer_loopback, gy_xfer_mock, gy_xfer_ucx;
+
+struct gy_xfer {
+    const gy_xfer_ops *ops;
+    gy_xfer_opts o;
+    void *priv;
+    gy_xfer_region region[GY_XFER_MAX_REGION];
+    int32_t n_region;
+    int is_exported;
+    gy_xfer_peer *peers;
+    gy_xfer_op *done, **done_tail; /* finished, callback to come */
+    gy_xfer_stats stats;
+    int n_called; /* callbacks of this poll */
+};
+
+struct gy_xfer_peer {
+    gy_xfer *x;
+    gy_xfer_peer *next;
+    void *priv;
+    size_t bytes[GY_XFER_MAX_REGION];
+    gy_xfer_op *wire; /* posted and not done, doubly linked */
+};
+
+/* By transports, inside progress (or from what it calls). */
+void gy_xfer_op_done(gy_xfer_op *op, gy_status st);
+void gy_xfer_note(gy_xfer *x, uint64_t from_epoch, const void *bytes, size_t len);
+
+#endif

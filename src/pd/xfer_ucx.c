@@ -1,0 +1,732 @@
+/* The transport over UCX (libucp), used directly.
+ *
+ * Two ways for bytes, agreed in the address blob:
+ *   puts  where the receiver's memory has a real remote key: inside a host (regions from ucp_mem_map(ALLOCATE), so a
+ *         put is a plain store) and over verbs. All puts of an op, then one endpoint flush; the note is an active
+ *         message sent from the flush's completion. Done = flush done (and the note handed over).
+ *   am    over tcp, where puts would be emulated by the receiver's processor (2.8 GB/s against 1.2 measured, and a
+ * killed sender could abort the receiver): each copy is an active message with its place in the header, received
+ *         straight into the region. The receiver counts an op's bytes, hands the note up when all are there, and
+ *         answers; done = the answer.
+ *
+ * Error handling: NONE inside a host (PEER drops shared memory and falls to tcp), PEER across hosts. There is no
+ * switch. The environment is not asked: what matters is set here (ucp_config_modify wins over UCX_* variables).
+ *
+ * Of a dropped peer in mode NONE nothing can be cancelled: its endpoint stays until the worker goes, and if requests
+ * are left that can never complete, the worker stays until the process goes (destroying it would abort in 1.13).
+ */
+#include "pd/xfer_int.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <ucp/api/ucp.h>
+#include <unistd.h>
+
+enum { AM_NOTE = 1, AM_DATA = 2, AM_ACK = 3, N_TRACK = 2048, VERSION = 1, CLOSE_ROUNDS = 20000, MAX_ROUNDS = 64 };
+
+typedef struct note_head {
+    uint64_t epoch, op, bytes; /* bytes: of the op's copies that came as messages; 0 for puts */
+    uint64_t slot;             /* for the answer */
+    uint32_t wants_ack, len;
+} note_head;
+
+typedef struct data_head {
+    uint64_t epoch, op, off;
+    int32_t region;
+    int32_t pad;
+} data_head;
+
+typedef struct route { /* a peer's priv */
+    ucp_ep_h ep;
+    ucp_rkey_h rkey[GY_XFER_MAX_REGION];
+    uint64_t addr[GY_XFER_MAX_REGION];
+    uint64_t epoch;
+    int is_dead; /* PEER: the error handler was called */
+    int64_t n_failed;
+    char lanes[160];
+    struct route *next; /* all there ever were: endpoints of dropped peers stay until close */
+} route;
+
+typedef struct slot { /* drawn in xfer_int.h */
+    struct ux *ux;
+    gy_xfer_op *op; /* NULL: orphan or free */
+    route *l;
+    int n_pending; /* requests of UCX that will call back */
+    int is_used, is_noted;
+    gy_status st;
+    note_head head;
+    char note[GY_XFER_MAX_NOTE];
+} slot;
+
+typedef struct track { /* an op that arrives by messages */
+    uint64_t epoch, op, got;
+    note_head head;
+    int is_used, has_head;
+    ucp_ep_h reply;
+    char note[GY_XFER_MAX_NOTE];
+} track;
+
+typedef struct landing { /* a rendezvous receive under way */
+    struct ux *ux;
+    int is_used;
+    uint64_t epoch, op;
+    size_t bytes;
+} landing;
+
+typedef struct ux {
+    gy_xfer *x;
+    ucp_context_h ctx;
+    ucp_worker_h worker;
+    ucp_address_t *addr;
+    size_t n_addr;
+    int efd, wake, by_am;
+    uint64_t n_op;
+    route *links;
+    slot *slots;       /* [GY_XFER_MAX_OPS] */
+    data_head *heads;  /* [GY_XFER_MAX_OPS, max_desc]: headers must live until their message is out; am only */
+    track *tracks;     /* [N_TRACK]; am only */
+    landing *landings; /* [N_TRACK]; am only */
+    int n_happened;
+} ux;
+
+static gy_status status_of(ucs_status_t s, const char *what, gy_err *err) {
+    if (s == UCS_OK) return GY_OK;
+    gy_status st = s == UCS_ERR_NO_MEMORY ? GY_E_NOMEM : GY_E_PEER;
+    return gy_err_set(err, st, "transfer: %s: UCX says: %s", what, ucs_status_string(s));
+}
+
+/* ---- slots ------------------------------------------------------------------------------------------------------- */
+
+static slot *slot_take(ux *u) {
+    for (int i = 0; i < GY_XFER_MAX_OPS; i++)
+        if (!u->slots[i].is_used) {
+            u->slots[i] = (slot){.ux = u, .is_used = 1};
+            return &u->slots[i];
+        }
+    return NULL;
+}
+
+static data_head *heads_of(const slot *s) {
+    return s->ux->heads + (size_t)(s - s->ux->slots) * (size_t)s->ux->x->o.limits.max_desc;
+}
+
+static void slot_settle(slot *s);
+
+static void slot_lost(slot *s, ucs_status_t st) {
+    if (st == UCS_OK || s->st < 0) return;
+    s->st = GY_E_PEER;
+    if (!s->l->n_failed++)
+        gy_log(GY_LOG_WARN, "transfer", "a transfer failed; further ones of this peer are not told", "reason=\"%s\"",
+               ucs_status_string(st));
+}
+
+static void on_sent(void *request, ucs_status_t st, void *arg) {
+    slot *s = arg;
+    ucp_request_free(request);
+    s->n_pending--;
+    slot_lost(s, st);
+    slot_settle(s);
+}
+
+/* What a call of UCX gave back: done at once, failed, or a request that will call on_sent. */
+static void follow(slot *s, ucs_status_ptr_t r) {
+    if (UCS_PTR_IS_ERR(r))
+        slot_lost(s, UCS_PTR_STATUS(r));
+    else if (r)
+        s->n_pending++;
+}
+
+static ucp_request_param_t param_of(slot *s) {
+    return (ucp_request_param_t){.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                                                 UCP_OP_ATTR_FIELD_MEMORY_TYPE,
+                                 .cb.send = on_sent,
+                                 .user_data = s,
+                                 .memory_type = UCS_MEMORY_TYPE_HOST};
+}
+
+static void send_note(slot *s) {
+    ucp_request_param_t p = param_of(s);
+    p.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    p.flags = UCP_AM_SEND_FLAG_EAGER | (s->head.wants_ack ? UCP_AM_SEND_FLAG_REPLY : 0);
+    s->is_noted = 1;
+    follow(s, ucp_am_send_nbx(s->l->ep, AM_NOTE, &s->head, sizeof s->head, s->note, s->head.len, &p));
+}
+
+static void slot_finish(slot *s) {
+    if (s->op) {
+        gy_xfer_op *op = s->op;
+        s->op = NULL;
+        op->slot = NULL;
+        s->ux->n_happened++;
+        gy_xfer_op_done(op, s->st);
+    }
+    if (!s->n_pending) s->is_used = 0;
+}
+
+/* puts -> flush -> note -> finish; messages -> note -> answer -> finish. Called whenever something of it completed. */
+static void slot_settle(slot *s) {
+    if (s->n_pending) return;
+    if (s->st < 0 || !s->op) {
+        slot_finish(s);
+        return;
+    }
+    if (!s->is_noted && (s->head.len || s->head.wants_ack)) send_note(s);
+    if (s->n_pending) return;
+    if (s->st < 0 || !s->head.wants_ack) slot_finish(s);
+}
+
+/* ---- posting ----------------------------------------------------------------------------------------------------- */
+
+static void post_puts(slot *s, const gy_xfer_op *op) {
+    const gy_xfer *x = s->ux->x;
+    for (int32_t i = 0; i < op->n_desc; i++) {
+        const gy_xfer_desc *d = &op->desc[i];
+        ucp_request_param_t p = param_of(s);
+        follow(s, ucp_put_nbx(s->l->ep, (const char *)x->region[d->src_region].mem + d->src_off, d->bytes,
+                              s->l->addr[d->dst_region] + d->dst_off, s->l->rkey[d->dst_region], &p));
+    }
+    if (!op->n_desc) return;
+    ucp_request_param_t p = param_of(s);
+    p.op_attr_mask &= ~(uint32_t)UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    follow(s, ucp_ep_flush_nbx(s->l->ep, &p));
+}
+
+static void post_messages(slot *s, const gy_xfer_op *op) {
+    const gy_xfer *x = s->ux->x;
+    data_head *h = heads_of(s);
+    for (int32_t i = 0; i < op->n_desc; i++) {
+        const gy_xfer_desc *d = &op->desc[i];
+        h[i] = (data_head){.epoch = x->o.epoch, .op = s->head.op, .off = d->dst_off, .region = d->dst_region};
+        ucp_request_param_t p = param_of(s);
+        follow(s, ucp_am_send_nbx(s->l->ep, AM_DATA, &h[i], sizeof h[i],
+                                  (const char *)x->region[d->src_region].mem + d->src_off, d->bytes, &p));
+    }
+}
+
+static gy_status ucx_post(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err) {
+    ux *u = p->x->priv;
+    route *l = p->priv;
+    if (l->is_dead) return gy_err_set(err, GY_E_PEER, "transfer: the connection to this peer is lost");
+    slot *s = slot_take(u);
+    if (!s) return GY_AGAIN;
+    s->op = op;
+    s->l = l;
+    s->head = (note_head){.epoch = p->x->o.epoch,
+                          .op = ++u->n_op,
+                          .bytes = u->by_am ? op->bytes : 0,
+                          .slot = (uint64_t)(s - u->slots),
+                          .wants_ack = (uint32_t)u->by_am,
+                          .len = (uint32_t)op->n_note};
+    if (op->n_note) memcpy(s->note, op->note, op->n_note);
+    op->slot = s;
+    if (u->by_am)
+        post_messages(s, op);
+    else
+        post_puts(s, op);
+    return GY_OK; /* settled by progress: callbacks may not run in here */
+}
+
+static void settle_all(ux *u) {
+    for (int i = 0; i < GY_XFER_MAX_OPS; i++) {
+        slot *s = &u->slots[i];
+        if (!s->is_used || s->n_pending) continue;
+        int waits = s->op && s->st == GY_OK && s->is_noted && s->head.wants_ack && !s->l->is_dead;
+        if (s->l->is_dead && s->st == GY_OK) s->st = GY_E_PEER;
+        if (!waits) slot_settle(s);
+    }
+}
+
+/* ---- receiving --------------------------------------------------------------------------------------------------- */
+
+static track *track_of(ux *u, uint64_t epoch, uint64_t op) {
+    track *empty = NULL;
+    for (int i = 0; i < N_TRACK; i++) {
+        track *t = &u->tracks[i];
+        if (t->is_used && t->epoch == epoch && t->op == op) return t;
+        if (!t->is_used && !empty) empty = t;
+    }
+    if (empty) *empty = (track){.is_used = 1, .epoch = epoch, .op = op};
+    return empty;
+}
+
+static void on_ack_sent(void *request, ucs_status_t st, void *arg) {
+    (void)st;
+    (void)arg;
+    ucp_request_free(request);
+}
+
+static void send_ack(const track *t) {
+    ucp_request_param_t p = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_FLAGS,
+                             .cb.send = on_ack_sent,
+                             .flags = UCP_AM_SEND_FLAG_EAGER};
+    /* The header is copied by eager sends of this size before the call returns or stays in the request. */
+    (void)ucp_am_send_nbx(t->reply, AM_ACK, &t->head, sizeof t->head, NULL, 0, &p);
+}
+
+static void track_settle(ux *u, track *t) {
+    if (!t->has_head || t->got < t->head.bytes) return;
+    if (t->head.len) gy_xfer_note(u->x, t->epoch, t->note, t->head.len);
+    u->n_happened++;
+    send_ack(t);
+    t->is_used = 0;
+}
+
+static ucs_status_t on_note(void *arg, const void *header, size_t header_len, void *data, size_t len,
+                            const ucp_am_recv_param_t *param) {
+    ux *u = arg;
+    note_head h;
+    if (header_len != sizeof h || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) || len > GY_XFER_MAX_NOTE)
+        return UCS_OK; /* not of this protocol */
+    memcpy(&h, header, sizeof h);
+    if (h.len != len) return UCS_OK;
+    if (!h.wants_ack) {
+        gy_xfer_note(u->x, h.epoch, data, len);
+        u->n_happened++;
+        return UCS_OK;
+    }
+    track *t = u->tracks && (param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) ? track_of(u, h.epoch, h.op) : NULL;
+    if (!t) return UCS_OK;
+    t->head = h;
+    t->has_head = 1;
+    t->reply = param->reply_ep;
+    memcpy(t->note, data, len);
+    track_settle(u, t);
+    return UCS_OK;
+}
+
+static void on_landed(void *request, ucs_status_t st, size_t len, void *arg) {
+    landing *g = arg;
+    if (request) ucp_request_free(request);
+    track *t = st == UCS_OK ? track_of(g->ux, g->epoch, g->op) : NULL;
+    g->is_used = 0;
+    if (!t) return;
+    t->got += len;
+    track_settle(g->ux, t);
+}
+
+static landing *landing_take(ux *u) {
+    for (int i = 0; i < N_TRACK; i++)
+        if (!u->landings[i].is_used) return &u->landings[i];
+    return NULL;
+}
+
+static ucs_status_t land(ux *u, const data_head *h, void *to, void *data, size_t len) {
+    landing *g = landing_take(u);
+    if (!g) return UCS_ERR_NO_RESOURCE;
+    *g = (landing){.ux = u, .is_used = 1, .epoch = h->epoch, .op = h->op, .bytes = len};
+    ucp_request_param_t p = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+                             .cb.recv_am = on_landed,
+                             .user_data = g};
+    ucs_status_ptr_t r = ucp_am_recv_data_nbx(u->worker, data, to, len, &p);
+    if (UCS_PTR_IS_ERR(r)) {
+        g->is_used = 0;
+        return UCS_OK;
+    }
+    if (!r) on_landed(NULL, UCS_OK, len, g);
+    return UCS_OK;
+}
+
+/* What a peer says is checked like any input: outside of a region nothing is written. */
+static ucs_status_t on_data(void *arg, const void *header, size_t header_len, void *data, size_t len,
+                            const ucp_am_recv_param_t *param) {
+    ux *u = arg;
+    const gy_xfer *x = u->x;
+    data_head h;
+    if (header_len != sizeof h || !u->tracks) return UCS_OK;
+    memcpy(&h, header, sizeof h);
+    if (h.region < 0 || h.region >= x->n_region || h.off > x->region[h.region].bytes ||
+        len > x->region[h.region].bytes - h.off) {
+        gy_log(GY_LOG_ERROR, "transfer", "a peer wanted to write outside of a region: ignored",
+               "region=%d off=%llu bytes=%zu", h.region, (unsigned long long)h.off, len);
+        return UCS_OK;
+    }
+    void *to = (char *)x->region[h.region].mem + h.off;
+    if (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) return land(u, &h, to, data, len);
+    memcpy(to, data, len);
+    track *t = track_of(u, h.epoch, h.op);
+    if (!t) return UCS_OK;
+    t->got += len;
+    track_settle(u, t);
+    return UCS_OK;
+}
+
+static ucs_status_t on_ack(void *arg, const void *header, size_t header_len, void *data, size_t len,
+                           const ucp_am_recv_param_t *param) {
+    ux *u = arg;
+    note_head h;
+    (void)data;
+    (void)len;
+    (void)param;
+    if (header_len != sizeof h) return UCS_OK;
+    memcpy(&h, header, sizeof h);
+    if (h.slot >= GY_XFER_MAX_OPS) return UCS_OK;
+    slot *s = &u->slots[h.slot];
+    if (!s->is_used || s->head.op != h.op) return UCS_OK; /* late: of an op that was given up */
+    s->head.wants_ack = 0;
+    slot_settle(s);
+    return UCS_OK;
+}
+
+/* ---- open, close ------------------------------------------------------------------------------------------------- */
+
+static gy_status set(ucp_config_t *c, const char *name, const char *value, gy_err *err) {
+    ucs_status_t s = ucp_config_modify(c, name, value);
+    return s == UCS_OK ? GY_OK : gy_err_set(err, GY_E_ARG, "transfer: UCX takes no %s=%s", name, value);
+}
+
+static int is_tcp_only(const gy_xfer_opts *o) {
+    return o->across_hosts && (!o->tls || !strcmp(o->tls, "tcp") || !strcmp(o->tls, "tcp,self"));
+}
+
+static gy_status configure(const gy_xfer_opts *o, ucp_config_t *c, gy_err *err) {
+    const char *tls = o->tls ? o->tls : o->across_hosts ? "tcp,self" : "sysv,posix,self";
+    GY_TRY(set(c, "TLS", tls, err));
+    if (o->across_hosts && !o->devices)
+        return gy_err_set(err, GY_E_ARG,
+                          "transfer: across hosts the network devices must be named (eth0, mlx5_0:1, ...)");
+    GY_TRY(set(c, "NET_DEVICES", o->devices ? o->devices : "all", err));
+    return GY_OK;
+}
+
+static gy_status open_context(ux *u, const gy_xfer_opts *o, gy_err *err) {
+    ucp_config_t *c = NULL;
+    GY_TRY(status_of(ucp_config_read(NULL, NULL, &c), "reading its configuration", err));
+    gy_status st = configure(o, c, err);
+    ucp_params_t p = {.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
+                      .features = UCP_FEATURE_RMA | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+                      .name = "gyre"};
+    if (st == GY_OK) st = status_of(ucp_init(&p, c, &u->ctx), "start", err);
+    ucp_config_release(c);
+    return st;
+}
+
+static gy_status set_handler(ux *u, unsigned id, ucp_am_recv_callback_t cb, gy_err *err) {
+    ucp_am_handler_param_t p = {.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                                              UCP_AM_HANDLER_PARAM_FIELD_ARG,
+                                .id = id,
+                                .cb = cb,
+                                .arg = u};
+    return status_of(ucp_worker_set_am_recv_handler(u->worker, &p), "message handler", err);
+}
+
+static gy_status open_worker(ux *u, gy_err *err) {
+    ucp_worker_params_t p = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE, .thread_mode = UCS_THREAD_MODE_SINGLE};
+    GY_TRY(status_of(ucp_worker_create(u->ctx, &p, &u->worker), "worker", err));
+    GY_TRY(set_handler(u, AM_NOTE, on_note, err));
+    GY_TRY(set_handler(u, AM_DATA, on_data, err));
+    GY_TRY(set_handler(u, AM_ACK, on_ack, err));
+    GY_TRY(status_of(ucp_worker_get_address(u->worker, &u->addr, &u->n_addr), "address", err));
+    return status_of(ucp_worker_get_efd(u->worker, &u->efd), "event descriptor", err);
+}
+
+static gy_status open_memory(ux *u, const gy_xfer_opts *o, gy_err *err) {
+    u->slots = gy_mem_alloc(GY_MEM_PD, GY_XFER_MAX_OPS, sizeof *u->slots);
+    if (!u->slots) return gy_err_set(err, GY_E_NOMEM, "transfer: no memory");
+    if (!u->by_am) return GY_OK;
+    u->heads = gy_mem_alloc(GY_MEM_PD, (size_t)GY_XFER_MAX_OPS * (size_t)o->limits.max_desc, sizeof *u->heads);
+    u->tracks = gy_mem_alloc(GY_MEM_PD, N_TRACK, sizeof *u->tracks);
+    u->landings = gy_mem_alloc(GY_MEM_PD, N_TRACK, sizeof *u->landings);
+    return u->heads && u->tracks && u->landings ? GY_OK : gy_err_set(err, GY_E_NOMEM, "transfer: no memory");
+}
+
+static gy_status ucx_open(gy_xfer *x, gy_err *err) {
+    ux *u = gy_mem_alloc(GY_MEM_PD, 1, sizeof *u);
+    if (!u) return gy_err_set(err, GY_E_NOMEM, "transfer: no memory");
+    x->priv = u;
+    u->x = x;
+    u->efd = -1;
+    u->by_am = is_tcp_only(&x->o);
+    u->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (u->wake < 0) return gy_err_set(err, GY_E_IO, "transfer: eventfd: %s", strerror(errno));
+    GY_TRY(open_memory(u, &x->o, err));
+    GY_TRY(open_context(u, &x->o, err));
+    return open_worker(u, err);
+}
+
+static int n_stuck(const ux *u) {
+    int n = 0;
+    for (int i = 0; u->slots && i < GY_XFER_MAX_OPS; i++) n += u->slots[i].n_pending;
+    return n;
+}
+
+static void close_endpoints(ux *u) {
+    for (route *l = u->links, *next; l; l = next) {
+        ucp_request_param_t p = {0};
+        next = l->next;
+        for (int i = 0; i < GY_XFER_MAX_REGION; i++)
+            if (l->rkey[i]) ucp_rkey_destroy(l->rkey[i]);
+        if (u->x->o.across_hosts) {
+            p.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+            p.flags = UCP_EP_CLOSE_FLAG_FORCE;
+        }
+        ucs_status_ptr_t r = l->ep ? ucp_ep_close_nbx(l->ep, &p) : NULL;
+        for (int k = 0; UCS_PTR_IS_PTR(r) && ucp_request_check_status(r) == UCS_INPROGRESS && k < CLOSE_ROUNDS; k++)
+            ucp_worker_progress(u->worker);
+        if (UCS_PTR_IS_PTR(r)) ucp_request_free(r);
+        gy_mem_free(l);
+    }
+    u->links = NULL;
+}
+
+static void ucx_close(gy_xfer *x) {
+    ux *u = x->priv;
+    if (!u) return;
+    for (int k = 0; n_stuck(u) && k < CLOSE_ROUNDS; k++) ucp_worker_progress(u->worker);
+    int stuck = n_stuck(u);
+    if (!stuck) {
+        close_endpoints(u);
+        for (int32_t i = 0; i < x->n_region; i++) ucp_mem_unmap(u->ctx, x->region[i].priv);
+        if (u->addr) ucp_worker_release_address(u->worker, u->addr);
+        if (u->worker) ucp_worker_destroy(u->worker);
+        if (u->ctx) ucp_cleanup(u->ctx);
+        gy_mem_free(u->slots);
+        gy_mem_free(u->heads);
+        gy_mem_free(u->tracks);
+        gy_mem_free(u->landings);
+    } else {
+        gy_log(GY_LOG_WARN, "transfer", "requests to a dead peer cannot end: their worker stays until the process ends",
+               "requests=%d", stuck);
+    }
+    if (u->wake >= 0) close(u->wake);
+    if (!stuck) gy_mem_free(u);
+}
+
+/* ---- regions, addresses ------------------------------------------------------------------------------------------ */
+
+static gy_status ucx_region_alloc(gy_xfer *x, size_t bytes, gy_err *err, gy_xfer_region *out) {
+    ux *u = x->priv;
+    ucp_mem_h mem;
+    ucp_mem_map_params_t p = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS,
+                              .length = bytes,
+                              .flags = UCP_MEM_MAP_ALLOCATE};
+    ucs_status_t s = ucp_mem_map(u->ctx, &p, &mem);
+    if (s != UCS_OK)
+        return gy_err_set(err, GY_E_NOMEM,
+                          "transfer: no shared memory for a region of %zu bytes (%s); look at the size of /dev/shm and "
+                          "at kernel.shmmax (containers: --shm-size, --ipc=host)",
+                          bytes, ucs_status_string(s));
+    ucp_mem_attr_t a = {.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS};
+    s = ucp_mem_query(mem, &a);
+    if (s != UCS_OK) {
+        ucp_mem_unmap(u->ctx, mem);
+        return status_of(s, "memory", err);
+    }
+    memset(a.address, 0, bytes);
+    *out = (gy_xfer_region){.mem = a.address, .bytes = bytes, .priv = mem};
+    return GY_OK;
+}
+
+static void ucx_region_free(gy_xfer *x, gy_xfer_region *r) { /* in ucx_close, behind the endpoints */
+    (void)x;
+    (void)r;
+}
+
+typedef struct blob_head {
+    char magic[8];
+    uint32_t version, by_am, n_addr, n_region;
+    uint64_t epoch;
+    struct {
+        uint64_t bytes, addr;
+        uint32_t n_key, pad;
+    } region[GY_XFER_MAX_REGION];
+} blob_head;
+
+static const char MAGIC[8] = "gyreucx";
+
+typedef struct blob_out {
+    char *at;
+    size_t room;
+    int is_full;
+} blob_out;
+
+static void put(blob_out *b, const void *bytes, size_t n) {
+    if (n > b->room) b->is_full = 1;
+    if (b->is_full) return;
+    memcpy(b->at, bytes, n);
+    b->at += n;
+    b->room -= n;
+}
+
+static gy_status put_keys(const ux *u, blob_head *h, blob_out *b, gy_err *err) {
+    for (int32_t i = 0; i < u->x->n_region; i++) {
+        const gy_xfer_region *r = &u->x->region[i];
+        void *key;
+        size_t n;
+        GY_TRY(status_of(ucp_rkey_pack(u->ctx, r->priv, &key, &n), "remote key", err));
+        put(b, key, n);
+        ucp_rkey_buffer_release(key);
+        h->region[i].bytes = r->bytes;
+        h->region[i].addr = (uint64_t)(uintptr_t)r->mem;
+        h->region[i].n_key = (uint32_t)n;
+    }
+    return GY_OK;
+}
+
+static gy_status ucx_export(gy_xfer *x, void *out, size_t cap, size_t *len_out, gy_err *err) {
+    ux *u = x->priv;
+    blob_head h = {.version = VERSION,
+                   .by_am = (uint32_t)u->by_am,
+                   .n_addr = (uint32_t)u->n_addr,
+                   .n_region = (uint32_t)x->n_region,
+                   .epoch = x->o.epoch};
+    memcpy(h.magic, MAGIC, sizeof MAGIC);
+    blob_out b = {.at = out, .room = cap};
+    put(&b, &h, sizeof h);
+    put(&b, u->addr, u->n_addr);
+    GY_TRY(put_keys(u, &h, &b, err));
+    if (b.is_full) return gy_err_set(err, GY_E_ARG, "transfer: room for %zu bytes of address, more are needed", cap);
+    memcpy(out, &h, sizeof h);
+    *len_out = cap - b.room;
+    return GY_OK;
+}
+
+static gy_status read_head(const gy_xfer *x, const void *bytes, size_t len, gy_err *err, blob_head *h) {
+    const ux *u = x->priv;
+    if (len < sizeof *h || memcmp(bytes, MAGIC, sizeof MAGIC) != 0)
+        return gy_err_set(err, GY_E_FORMAT, "transfer: %zu bytes are no address of this transport (ucx)", len);
+    memcpy(h, bytes, sizeof *h);
+    if (h->version != VERSION || h->n_region > GY_XFER_MAX_REGION || h->by_am != (uint32_t)u->by_am)
+        return gy_err_set(err, GY_E_FORMAT,
+                          "transfer: the peer speaks version %u with %s, expected version %d with %s: both ends must "
+                          "run the same gyre with the same lanes",
+                          h->version, h->by_am ? "messages" : "puts", VERSION, u->by_am ? "messages" : "puts");
+    uint64_t need = sizeof *h + (uint64_t)h->n_addr;
+    for (uint32_t i = 0; i < h->n_region; i++) need += h->region[i].n_key;
+    if (need != len)
+        return gy_err_set(err, GY_E_FORMAT, "transfer: an address of %zu bytes, expected %llu", len,
+                          (unsigned long long)need);
+    return GY_OK;
+}
+
+static void on_peer_error(void *arg, ucp_ep_h ep, ucs_status_t st) {
+    route *l = arg;
+    (void)ep;
+    l->is_dead = 1;
+    gy_log(GY_LOG_WARN, "transfer", "a peer's connection is lost", "reason=\"%s\"", ucs_status_string(st));
+}
+
+static gy_status connect_link(ux *u, route *l, const void *addr, gy_err *err) {
+    ucp_ep_params_t p = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE,
+                         .address = addr,
+                         .err_mode = UCP_ERR_HANDLING_MODE_NONE};
+    if (u->x->o.across_hosts) {
+        p.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLER;
+        p.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+        p.err_handler = (ucp_err_handler_t){.cb = on_peer_error, .arg = l};
+    }
+    return status_of(ucp_ep_create(u->worker, &p, &l->ep), "connection", err);
+}
+
+static gy_status read_keys(const ux *u, route *l, const blob_head *h, const char *at, gy_xfer_peer *p, gy_err *err) {
+    for (uint32_t i = 0; i < h->n_region; i++) {
+        if (!u->by_am) GY_TRY(status_of(ucp_ep_rkey_unpack(l->ep, at, &l->rkey[i]), "remote key", err));
+        at += h->region[i].n_key;
+        l->addr[i] = h->region[i].addr;
+        p->bytes[i] = h->region[i].bytes;
+    }
+    return GY_OK;
+}
+
+static gy_status ucx_import(gy_xfer_peer *p, const void *bytes, size_t len, gy_err *err) {
+    ux *u = p->x->priv;
+    blob_head h;
+    GY_TRY(read_head(p->x, bytes, len, err, &h));
+    route *l = gy_mem_alloc(GY_MEM_PD, 1, sizeof *l);
+    if (!l) return gy_err_set(err, GY_E_NOMEM, "transfer: no memory for a peer");
+    l->epoch = h.epoch;
+    l->next = u->links;
+    u->links = l;
+    p->priv = l;
+    GY_TRY(connect_link(u, l, (const char *)bytes + sizeof h, err));
+    return read_keys(u, l, &h, (const char *)bytes + sizeof h + h.n_addr, p, err);
+}
+
+static void ucx_drop(gy_xfer_peer *p) {
+    ux *u = p->x->priv;
+    route *l = p->priv;
+    for (int i = 0; i < GY_XFER_MAX_OPS; i++) {
+        slot *s = &u->slots[i];
+        if (!s->is_used || s->l != l) continue;
+        s->op = NULL;
+        if (!s->n_pending) s->is_used = 0;
+    }
+    for (int i = 0; u->tracks && i < N_TRACK; i++)
+        if (u->tracks[i].epoch == l->epoch) u->tracks[i].is_used = 0;
+    l->is_dead = 1;
+}
+
+/* ---- progress ---------------------------------------------------------------------------------------------------- */
+
+static int ucx_progress(gy_xfer *x) {
+    ux *u = x->priv;
+    u->n_happened = 0;
+    settle_all(u);
+    while (ucp_worker_progress(u->worker)) {
+    }
+    settle_all(u);
+    return u->n_happened;
+}
+
+static void ucx_wait(gy_xfer *x, int timeout_ms) {
+    ux *u = x->priv;
+    uint64_t n;
+    struct pollfd fd[2] = {{.fd = u->efd, .events = POLLIN}, {.fd = u->wake, .events = POLLIN}};
+    if (x->stats.inflight_bytes) return; /* spin: completions of plain stores ring nothing */
+    if (ucp_worker_arm(u->worker) != UCS_OK) return;
+    poll(fd, 2, timeout_ms);
+    if (read(u->wake, &n, sizeof n) < 0) return; /* nobody rang */
+}
+
+static void ucx_wake(gy_xfer *x) {
+    const ux *u = x->priv;
+    uint64_t one = 1;
+    ssize_t n = write(u->wake, &one, sizeof one);
+    (void)n; /* full: it rings already */
+}
+
+/* "lane[0]: 3:sysv/memory.0 md[1] ..." of ucp_ep_print_info: the names, each once. */
+static void read_lanes(const char *text, char *out, size_t cap) {
+    size_t n = 0;
+    out[0] = 0;
+    for (const char *at = text; (at = strstr(at, "lane[")); at++) {
+        char name[32];
+        if (sscanf(at, "lane[%*d]: %*d:%31[^/ ]", name) != 1 || strstr(out, name)) continue;
+        int k = snprintf(out + n, cap - n, "%s%s", n ? ", " : "", name);
+        if (k < 0 || (size_t)k >= cap - n) return;
+        n += (size_t)k;
+    }
+}
+
+static const char *ucx_lanes(gy_xfer_peer *p) {
+    route *l = p->priv;
+    char *text = NULL;
+    size_t n;
+    if (l->lanes[0]) return l->lanes;
+    FILE *f = open_memstream(&text, &n);
+    if (!f) return "unknown";
+    ucp_ep_print_info(l->ep, f);
+    if (fclose(f) == 0) read_lanes(text, l->lanes, sizeof l->lanes);
+    free(text);
+    return l->lanes[0] ? l->lanes : "unknown";
+}
+
+const gy_xfer_ops gy_xfer_ucx = {.name = "ucx",
+                                 .open = ucx_open,
+                                 .close = ucx_close,
+                                 .region_alloc = ucx_region_alloc,
+                                 .region_free = ucx_region_free,
+                                 .export_blob = ucx_export,
+                                 .import_blob = ucx_import,
+                                 .drop = ucx_drop,
+                                 .post = ucx_post,
+                                 .progress = ucx_progress,
+                                 .wait = ucx_wait,
+                                 .wake = ucx_wake,
+                                 .lanes = ucx_lanes};

@@ -188,14 +188,18 @@ static uint64_t count_lines(const char *s, size_t n) {
     return lines;
 }
 
+static const char *reason(int error) {
+    if (error == ETIMEDOUT) return "the program ends and nobody takes them";
+    return error ? strerrordesc_np(error) : "they come faster than they can be written";
+}
+
 static void note_lost(gy_log_writer *w, int error, uint64_t lost) {
     char why[128];
     if (lost > w->lost_seen && !w->is_bad) {
         w->is_bad = 1;
         w->bad_from = w->lost_seen;
         gy_log(GY_LOG_ERROR, "server", "lines of the access log are lost", "error=%s",
-               gy_log_quote(error ? strerrordesc_np(error) : "they come faster than they can be written", why,
-                            sizeof why));
+               gy_log_quote(reason(error), why, sizeof why));
     } else if (lost == w->lost_seen && w->is_bad) {
         w->is_bad = 0;
         gy_log(GY_LOG_WARN, "server", "lines of the access log get through again", "lost=%llu",

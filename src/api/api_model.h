@@ -6,6 +6,7 @@
 #define GY_API_API_MODEL_H
 
 #include "model/model.h"
+#include "sample/grammar.h"
 #include "text/tokenizer.h"
 
 enum { GY_API_MAX_EOS = 32 };
@@ -38,5 +39,8 @@ gy_status gy_api_model_open(gy_api_model *m, const char *dir, const char *dtype,
 /* On failure m is as open left it, or holds a backend: close it. */
 gy_status gy_api_model_load(gy_api_model *m, const gy_api_load_opts *o, gy_err *err);
 void gy_api_model_close(gy_api_model *m);
+/* What its tokens stand for, for grammars; of an open one. The caller's. GY_E_ARG without a tokenizer. Takes a
+ * millisecond for a few thousand tokens. */
+gy_status gy_api_model_vocab(const gy_api_model *m, gy_err *err, gy_grammar_vocab **out);
 
 #endif

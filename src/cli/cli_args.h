@@ -22,7 +22,9 @@ typedef struct gy_req_opts {
     int32_t min_tokens;
     int ignore_eos;
     gy_opt_list stop;
-    const char *stop_ids;              /* "1,2", NULL: none */
+    const char *stop_ids;                                      /* "1,2", NULL: none */
+    const char *json_schema, *regex, *grammar, *grammar_after; /* NULL: none; of the command line: text or file */
+    int json_object;
     int32_t logprobs, prompt_logprobs; /* -1: none */
     int gates;
     int32_t priority;

@@ -262,8 +262,10 @@ static void put_stop_reason(gy_jw *w, const gy_answer *a, const gy_output *o) {
     gy_jw_key(w, "stop_reason");
     if (o->stopped)
         gy_jw_str(w, a->job->opt.stop.items[o->stop_string].text, a->job->opt.stop.items[o->stop_string].len);
-    else
+    else if (o->stop_id >= 0)
         gy_jw_int(w, o->stop_id);
+    else
+        gy_jw_null(w); /* the text was complete */
 }
 
 /* What is there only when it was asked for or has something to say. */

@@ -11,12 +11,17 @@ enum { DEFAULT_MAX_TOKENS = 128 };
 static const size_t MAX_INPUT_BYTES = (size_t)1 << 30;
 
 void gy_jobs_fini(gy_jobs *j) {
-    for (size_t i = 0; i < j->job.len; i++) gy_vec_free(&j->job.data[i].ids);
+    for (size_t i = 0; i < j->job.len; i++) {
+        gy_vec_free(&j->job.data[i].ids);
+        gy_grammar_put(j->job.data[i].rq.grammar);
+    }
     gy_vec_free(&j->job);
+    gy_grammar_cache_destroy(j->grammars);
+    gy_grammar_vocab_destroy(j->vocab);
 }
 
-static gy_job *jobs_add(gy_jobs *j, const gy_req_opts *opt, const char *source, gy_err *err) {
-    gy_job job = {.source = source, .opt = *opt};
+static gy_job *jobs_add(gy_jobs *j, const gy_args *a, const char *source, gy_err *err) {
+    gy_job job = {.source = source, .opt = j->req ? *j->req : a->req};
     if (source && !gy_vec_push(&j->job, GY_MEM_CLI, job)) return &j->job.data[j->job.len - 1];
     gy_err_set(err, GY_E_NOMEM, "no memory for the prompts");
     return NULL;
@@ -46,14 +51,15 @@ static gy_status text_from_json(gy_jobs *j, const gy_jv *v, gy_err *err, gy_job 
 }
 
 static gy_status job_from_json(gy_jobs *j, const gy_args *a, const gy_jv *obj, const char *source, gy_err *err) {
-    static const char *const skip[] = {"prompt", "prompt_ids", NULL};
+    static const char *const skip[] = {"prompt", "prompt_ids", "json_schema", NULL};
     const gy_jv *text = gy_jv_get(obj, "prompt"), *ids = gy_jv_get(obj, "prompt_ids");
     if (gy_jv_type(obj) == GY_J_OBJECT && !text == !ids)
         return gy_err_set(err, GY_E_ARG, "found %s \"prompt\" and \"prompt_ids\", expected one of them",
                           text ? "both" : "neither");
-    gy_job *job = jobs_add(j, &a->req, source, err);
+    gy_job *job = jobs_add(j, a, source, err);
     if (!job) return GY_E_NOMEM;
     job->from_file = 1;
+    GY_TRY(gy_req_begin_line(j->arena, obj, &job->opt, err));
     GY_TRY(gy_req_from_json(j->arena, obj, skip, err, &job->opt));
     return text ? text_from_json(j, text, err, job) : ids_from_json(ids, err, &job->ids);
 }
@@ -105,7 +111,7 @@ static gy_status add_input(gy_jobs *j, const gy_args *a, const char *path, gy_er
 }
 
 static gy_status add_text(gy_jobs *j, const gy_args *a, const char *text, size_t len, gy_err *err) {
-    gy_job *job = jobs_add(j, &a->req, "--prompt", err);
+    gy_job *job = jobs_add(j, a, "--prompt", err);
     if (!job) return GY_E_NOMEM;
     job->text = text;
     job->text_len = len;
@@ -115,12 +121,22 @@ static gy_status add_text(gy_jobs *j, const gy_args *a, const char *text, size_t
 static gy_status add_item(gy_jobs *j, const gy_args *a, const gy_opt_item *it, gy_err *err) {
     if (!strcmp(it->opt->name, "prompt")) return add_text(j, a, it->text, it->len, err);
     if (!strcmp(it->opt->name, "input")) return add_input(j, a, it->text, err);
-    gy_job *job = jobs_add(j, &a->req, "--prompt-ids", err);
+    gy_job *job = jobs_add(j, a, "--prompt-ids", err);
     return job ? gy_cli_parse_ids(it->text, it->len, "--prompt-ids", err, &job->ids) : GY_E_NOMEM;
+}
+
+static gy_status read_flags(gy_jobs *j, const gy_args *a, gy_err *err) {
+    gy_req_opts *o = gy_arena_alloc(a->arena, 1, sizeof *o);
+    if (!o) return gy_err_set(err, GY_E_NOMEM, "no memory for the options");
+    *o = a->req;
+    GY_TRY(gy_req_read_constraint(a->arena, o, err));
+    j->req = o;
+    return GY_OK;
 }
 
 gy_status gy_jobs_collect(gy_jobs *j, const gy_args *a, const char *pos_prompt, gy_err *err) {
     j->arena = a->arena;
+    GY_TRY(read_flags(j, a, err));
     if (pos_prompt) GY_TRY(add_text(j, a, pos_prompt, strlen(pos_prompt), err));
     for (size_t i = 0; i < a->prompts.n; i++) GY_TRY(add_item(j, a, &a->prompts.items[i], err));
     if (j->job.len) return GY_OK;
@@ -301,6 +317,7 @@ static gy_status job_prepare(gy_jobs *j, size_t index, const gy_cli_model *m, gy
     GY_TRY(job_set_state(job, m, err));
     GY_TRY(job_set_ends(j, job, m, err));
     GY_TRY(job_set_engine(job, m, err));
+    GY_TRY(gy_job_set_grammar(j, job, m, err));
     GY_TRY(job_set_trace(j, job, trace_file, index, err));
     GY_TRY(job_encode(job, m, ctx, err));
     GY_TRY(job_set_length(job, m, err));
@@ -445,5 +462,6 @@ uint64_t gy_job_hash(const gy_job *job, uint64_t seed) {
     h = hash_i64(h, job->rq.prompt_logprobs);
     h = hash_i64(h, job->rq.want_gates);
     h = hash_seed(h, &job->opt);
+    h = gy_job_hash_constraint(h, &job->opt);
     return hash_depth(hash_ends(hash_sample(h, &job->rq), job), &job->rq);
 }

@@ -22,9 +22,12 @@ typedef struct gy_job {
 } gy_job;
 
 typedef struct gy_jobs {
-    GY_VEC(gy_job) job; /* in the order of the prompts */
-    gy_arena *arena;    /* borrowed */
-    gy_trace trace;     /* the file read last: several prompts usually name one */
+    GY_VEC(gy_job) job;         /* in the order of the prompts */
+    gy_arena *arena;            /* borrowed */
+    const gy_req_opts *req;     /* what the command line says, files read; NULL: gy_args's, which name none */
+    gy_grammar_vocab *vocab;    /* NULL until a job has a grammar; outlives the engine */
+    gy_grammar_cache *grammars; /* likewise */
+    gy_trace trace;             /* the file read last: several prompts usually name one */
 } gy_jobs;
 
 /* Empty jobs are an error: there is no prompt. */
@@ -41,6 +44,13 @@ gy_status gy_job_stop_create(const gy_job *job, gy_err *err, gy_stop **out); /* 
 
 /* The lines of one --input file; name is used in messages. */
 gy_status gy_jobs_add_jsonl(gy_jobs *j, const gy_args *a, const char *text, size_t len, const char *name, gy_err *err);
+
+/* cli_constraint.c: files that flags name become their text; what a line says of its output, before its other fields
+ * are read; the grammar of a job, for its request; its part of gy_job_hash. */
+gy_status gy_req_read_constraint(gy_arena *arena, gy_req_opts *o, gy_err *err);
+gy_status gy_req_begin_line(gy_arena *arena, const gy_jv *obj, gy_req_opts *o, gy_err *err);
+gy_status gy_job_set_grammar(gy_jobs *j, gy_job *job, const gy_cli_model *m, gy_err *err);
+uint64_t gy_job_hash_constraint(uint64_t h, const gy_req_opts *o);
 
 /* The whole of a file, or of standard input for "-". */
 gy_status gy_cli_read_input(const char *path, gy_err *err, gy_str *out);

@@ -249,10 +249,20 @@ static void put_value(const moved *m, const gy_jv *v, moved_kind kind) {
     }
 }
 
+/* A function without parameters is called with {}: compilers of schemas take an empty list for "anything". */
+static int has_no_parameters(const gy_jv *par) {
+    static const char *const says[] = {"$ref", "anyOf", "oneOf", "allOf", "additionalProperties", "patternProperties"};
+    const gy_jv *properties = gy_jv_get(par, "properties");
+    for (size_t i = 0; i < sizeof says / sizeof *says; i++)
+        if (gy_jv_get(par, says[i])) return 0;
+    int empty = gy_jv_type(properties) == GY_J_OBJECT && !gy_jv_len(properties);
+    return gy_jv_type(par) != GY_J_OBJECT || (empty && gy_jv_is_str(gy_jv_get(par, "type"), "object"));
+}
+
 /* Arguments are an object, also where the schema leaves that open. */
 static void put_parameters(const moved *m, const gy_jv *par) {
     static const char *const says[] = {"type", "$ref", "anyOf", "oneOf", "allOf"};
-    if (gy_jv_type(par) != GY_J_OBJECT) {
+    if (has_no_parameters(par)) {
         GY_OAI_PUT(m->out, "{\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}");
         return;
     }

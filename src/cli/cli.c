@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "cli/cli_args.h"
+#include "cli/cli_bench_serve_args.h"
 
 #include <signal.h>
 #include <string.h>
@@ -106,6 +107,11 @@ static int is_any(const char *s, const char *a, const char *b) {
     return !strcmp(s, a) || !strcmp(s, b);
 }
 
+/* A command of two words: its options have nothing in common with those of bench engine. */
+static int is_bench_serve(int argc, char **argv) {
+    return argc > 1 && !strcmp(argv[0], "bench") && !strcmp(argv[1], "serve");
+}
+
 static int dispatch(int argc, char **argv, gy_arena *arena) {
     if (argc < 2) {
         print_help(NULL);
@@ -114,6 +120,7 @@ static int dispatch(int argc, char **argv, gy_arena *arena) {
     const char *name = argv[1];
     if (is_any(name, "help", "--help") || !strcmp(name, "-h")) {
         const gy_cmd *c = argc > 2 ? gy_cmd_find(argv[2]) : NULL;
+        if (is_bench_serve(argc - 2, argv + 2)) c = &gy_cmd_bench_serve;
         return argc > 2 && !c ? unknown_command(argv[2]) : print_help(c);
     }
     if (is_any(name, "--version", "version")) {
@@ -122,6 +129,7 @@ static int dispatch(int argc, char **argv, gy_arena *arena) {
     }
     const gy_cmd *c = gy_cmd_find(name);
     if (!c) return unknown_command(name);
+    if (is_bench_serve(argc - 1, argv + 1)) return run_command(&gy_cmd_bench_serve, argc - 3, argv + 3, arena);
     return run_command(c, argc - 2, argv + 2, arena);
 }
 

@@ -278,8 +278,7 @@ static gy_bench_setup bench_setup(const bench *b) {
                             .warmup = b->warm_load.n_stream};
 }
 
-/* s is emptied. "-" is standard output. */
-static gy_status write_report(const char *flag, const char *path, gy_str *s, gy_err *err) {
+gy_status gy_bench_write(const char *flag, const char *path, gy_str *s, gy_err *err) {
     if (s->failed) return gy_err_set(err, GY_E_NOMEM, "no memory for the report");
     if (!strcmp(path, "-")) {
         gy_cli_put_str(s);
@@ -303,15 +302,15 @@ static gy_status report_to(const bench *b, gy_str *s, gy_err *err) {
     const gy_bench_setup u = bench_setup(b);
     if (!is_stdout(o->json_file) && !is_stdout(o->csv_file)) {
         gy_bench_put_table(&u, b->series, b->n_series, b->differ, s);
-        GY_TRY(write_report("", "-", s, err));
+        GY_TRY(gy_bench_write("", "-", s, err));
     }
     if (o->json_file) {
         gy_bench_put_json(&u, b->series, b->n_series, b->differ, s);
-        GY_TRY(write_report("--json", o->json_file, s, err));
+        GY_TRY(gy_bench_write("--json", o->json_file, s, err));
     }
     if (!o->csv_file) return GY_OK;
     gy_bench_put_csv(&u, b->series, b->n_series, s);
-    return write_report("--csv", o->csv_file, s, err);
+    return gy_bench_write("--csv", o->csv_file, s, err);
 }
 
 static gy_status bench_report(const bench *b, gy_err *err) {
@@ -349,8 +348,10 @@ static int bench_engine(const gy_args *a) {
 /* ---- which benchmark ---- */
 
 int gy_cmd_bench(const gy_args *a) {
-    static const char usage[] = "usage: gyre bench engine (MODEL | --synthetic SHAPE) [options]\n\n"
-                                "  engine   the engine under a workload (gyre bench --help lists the options)\n\n"
+    static const char usage[] = "usage: gyre bench engine (MODEL | --synthetic SHAPE) [options]\n"
+                                "       gyre bench serve --url URL [options]\n\n"
+                                "  engine   the engine under a workload (gyre bench --help lists the options)\n"
+                                "  serve    any OpenAI server under load (gyre bench serve --help)\n\n"
                                 "Programs of their own, built beside gyre (./do bench runs them):\n"
                                 "  gyre-bench-ops      single operations against the machine's ceilings\n"
                                 "  gyre-bench-decode   a whole checkpoint: start, decode, memory\n";
@@ -360,6 +361,7 @@ int gy_cmd_bench(const gy_args *a) {
         return GY_CLI_USAGE;
     }
     if (!strcmp(a->pos[0], "engine")) return bench_engine(a);
-    gy_err_set(&err, GY_E_ARG, "bench: found '%.40s', expected engine (gyre bench lists what there is)", a->pos[0]);
+    gy_err_set(&err, GY_E_ARG, "bench: found '%.40s', expected engine or serve (gyre bench lists what there is)",
+               a->pos[0]);
     return gy_cli_fail(&err);
 }

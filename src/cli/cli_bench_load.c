@@ -10,7 +10,7 @@
 
 /* Counter words { position or turn, stream, purpose, 0 }. The purposes lie apart from gy_rand_purpose: a benchmark's
  * draws never meet the engine's, whatever the seed. */
-enum { DRAW_IN = 0x100, DRAW_OUT, DRAW_GAP, DRAW_ID };
+enum { DRAW_IN = 0x100, DRAW_OUT, DRAW_GAP, DRAW_ID, DRAW_GAMMA };
 
 static double draw_unit(uint64_t seed, uint32_t position, uint32_t stream, uint32_t purpose) {
     const uint32_t ctr[4] = {position, stream, purpose, 0}, key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
@@ -46,12 +46,41 @@ gy_status gy_bench_parse_range(const char *text, const char *what, gy_err *err, 
     return GY_OK;
 }
 
-/* Arrivals: gaps of an exponential distribution, so that their number in any second is Poisson's. The first request
- * comes after a gap too. */
+/* Gamma of shape k and mean 1, k > 0 (Marsaglia and Tsang 2000, "A simple method for generating gamma variables": a
+ * normal and a uniform a try, under a tenth of which fail; shapes below 1 through shape + 1 and a power of a uniform).
+ * Tries are counted in the position, so that a gap depends on its own number only. */
+static double draw_gamma(uint64_t seed, uint32_t i, double k) {
+    const double shape = k < 1 ? k + 1 : k, d = shape - 1.0 / 3, c = 1 / sqrt(9 * d);
+    for (uint32_t t = 0;; t++) {
+        const double u = draw_unit(seed, 2 * t + 1, i, DRAW_GAMMA);
+        const double x =
+            gy_normal_quantile((floor(draw_unit(seed, 2 * t + 2, i, DRAW_GAMMA) * 0x1p52) + 0.5) * 0x1p-52);
+        const double v = (1 + c * x) * (1 + c * x) * (1 + c * x);
+        if (v <= 0 || log1p(-u) >= 0.5 * x * x + d - d * v + d * log(v)) continue;
+        const double boost = k < 1 ? exp(log1p(-draw_unit(seed, 0, i, DRAW_GAMMA)) / k) : 1;
+        return boost * d * v / k;
+    }
+}
+
+/* Between arrivals s - 1 and s, in units of the mean gap. Exponential gaps make the number of arrivals in any second
+ * Poisson's. The first request comes after a gap too. */
+static double draw_gap(uint64_t seed, int32_t s, double burstiness) {
+    if (burstiness != 1) return draw_gamma(seed, (uint32_t)s, burstiness);
+    return -log1p(-draw_unit(seed, 0, (uint32_t)s, DRAW_GAP));
+}
+
+void gy_bench_arrivals(uint64_t seed, double rate, double burstiness, int32_t n, int64_t *at_ns) {
+    double at = 0;
+    for (int32_t s = 0; s < n; s++) {
+        at += draw_gap(seed, s, burstiness) / rate;
+        at_ns[s] = (int64_t)(at * 1e9);
+    }
+}
+
 static void set_arrivals(const gy_bench_load *l, gy_bench_item *items) {
     double at = 0;
     for (int32_t s = 0; s < l->n_stream; s++) {
-        at -= log1p(-draw_unit(l->seed, 0, (uint32_t)s, DRAW_GAP)) / l->rate;
+        at += draw_gap(l->seed, s, 1) / l->rate;
         items[s].at_ns = (int64_t)(at * 1e9);
     }
 }

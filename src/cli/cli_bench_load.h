@@ -47,6 +47,10 @@ gy_status gy_bench_parse_range(const char *text, const char *what, gy_err *err, 
 
 /* items [n_stream * n_turn], in the order in which they may be sent: by turn, then by stream. */
 void gy_bench_items(const gy_bench_load *l, gy_bench_item *items);
+/* at_ns [n]: arrivals after the start, `rate` a second on average, never earlier than the one before. The gaps have a
+ * gamma distribution of shape `burstiness`: 1 is Poisson's process, below 1 comes in bursts, above 1 more evenly.
+ * Infinite rate: all 0. */
+void gy_bench_arrivals(uint64_t seed, double rate, double burstiness, int32_t n, int64_t *at_ns);
 /* Longest prompt + output that the ranges allow; also what a stream must hold. */
 int64_t gy_bench_longest(const gy_bench_load *l);
 /* ids [n]: the random tokens of a stream, in 0..n_vocab-1. */

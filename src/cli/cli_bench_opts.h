@@ -1,6 +1,9 @@
-/* Values of the options that `gyre bench` alone has; a member of gy_args (cli_args.h). The rows are in cli_bench.c. */
+/* Values of the options that `gyre bench` alone has; a member of gy_args (cli_args.h). The rows are in
+ * cli_bench_args.c. */
 #ifndef GY_CLI_CLI_BENCH_OPTS_H
 #define GY_CLI_CLI_BENCH_OPTS_H
+
+#include "cli/cli_bench_serve_opts.h"
 
 #include <stdint.h>
 
@@ -15,6 +18,7 @@ typedef struct gy_bench_opts {
     int32_t repeat;
     int compare;
     const char *json_file, *csv_file; /* "-": standard output */
+    gy_bserve_opts serve;             /* of `gyre bench serve`, which has none of those above */
 } gy_bench_opts;
 
 #endif

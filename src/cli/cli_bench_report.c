@@ -336,7 +336,7 @@ void gy_bench_put_json(const gy_bench_setup *u, const gy_bench_series *s, size_t
 
 /* ---- CSV ---- */
 
-static void csv_text(gy_str *s, const char *v) {
+void gy_bench_csv_text(gy_str *s, const char *v) {
     gy_str_putc(s, '"');
     for (; *v; v++) {
         if (*v == '"') gy_str_putc(s, '"');
@@ -346,7 +346,7 @@ static void csv_text(gy_str *s, const char *v) {
 }
 
 static void csv_line(const gy_bench_setup *u, const gy_bench_series *s, size_t repeat, gy_str *out) {
-    csv_text(out, u->model);
+    gy_bench_csv_text(out, u->model);
     gy_str_printf(out, ",%s,%s,%d,%zu", kind_name(u->load->kind), s->prefix_cache ? "on" : "off", u->load->concurrency,
                   repeat);
     for (size_t i = 0; i < GY_BENCH_N; i++) {

@@ -30,6 +30,11 @@ void gy_bench_put_table(const gy_bench_setup *u, const gy_bench_series *s, size_
 void gy_bench_put_json(const gy_bench_setup *u, const gy_bench_series *s, size_t n, int32_t differ, gy_str *out);
 void gy_bench_put_csv(const gy_bench_setup *u, const gy_bench_series *s, size_t n, gy_str *out);
 
+/* v between quotes, as CSV wants it (RFC 4180). */
+void gy_bench_csv_text(gy_str *s, const char *v);
+/* Writes a report into the file of an option, "-" is standard output; s is emptied. cli_bench.c. */
+gy_status gy_bench_write(const char *flag, const char *path, gy_str *s, gy_err *err);
+
 /* Output tokens a second of series b over those of a, repeat by repeat: median, smallest, largest. */
 void gy_bench_ratio(const gy_bench_series *a, const gy_bench_series *b, double out[3]);
 

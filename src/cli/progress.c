@@ -55,8 +55,9 @@ void gy_batch_progress_format(const gy_batch_counts *c, char *buf, size_t cap) {
     size_t n_here = c->n_done - c->n_before;
     int n = snprintf(buf, cap, "%zu of %zu done", c->n_done, c->n_total);
     if (n >= 0 && (size_t)n < cap && c->n_tok && seconds > 0)
-        n += snprintf(buf + n, cap - (size_t)n, ", %.1f tok/s, %.2f loops a token", (double)c->n_tok / seconds,
-                      (double)c->n_loop / (double)c->n_tok);
+        n += snprintf(buf + n, cap - (size_t)n, ", %.1f tok/s", (double)c->n_tok / seconds);
+    if (n >= 0 && (size_t)n < cap && c->n_tok && c->n_loop)
+        n += snprintf(buf + n, cap - (size_t)n, ", %.2f loops a token", (double)c->n_loop / (double)c->n_tok);
     if (n < 0 || (size_t)n >= cap || !n_here) return;
     int64_t left = (int64_t)(seconds / (double)n_here * (double)(c->n_total - c->n_done) + 0.5);
     if (left >= 3600)

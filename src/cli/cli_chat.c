@@ -185,6 +185,7 @@ static void count(chat *c, const gy_chat_reply *r) {
     c->sum_ttft += gy_chat_reply_ttft(r);
     c->sum_s += (double)(r->last_ns - r->first_ns) / 1e9;
     c->used = r->n_prompt >= 0 ? r->n_prompt + out : -1;
+    if (r->depths.deepest > c->most) c->most = r->depths.deepest;
     gy_chat_depths_merge(&c->depths, &r->depths);
 }
 

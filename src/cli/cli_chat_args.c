@@ -126,32 +126,6 @@ static const void *at(const gy_args *a, const gy_opt *o) {
     return (const char *)a + o->offset;
 }
 
-/* Only what differs from the default can come from the config file. */
-static int was_given(const gy_args *a, const gy_args *dflt, const gy_opt *o) {
-    if (gy_opts_given(a->opts, o->name)) return 1;
-    switch (o->kind) {
-    case GY_OPT_I32:
-        return *(const int32_t *)at(a, o) != *(const int32_t *)at(dflt, o);
-    case GY_OPT_FLAG:
-    case GY_OPT_WORD:
-        return *(const int *)at(a, o) != *(const int *)at(dflt, o);
-    case GY_OPT_U64:
-        return *(const uint64_t *)at(a, o) != *(const uint64_t *)at(dflt, o);
-    case GY_OPT_SEED:
-        return ((const gy_opt_u64 *)at(a, o))->given;
-    case GY_OPT_F64: {
-        double x = *(const double *)at(a, o), y = *(const double *)at(dflt, o);
-        return x == x && x != y;
-    }
-    case GY_OPT_LIST:
-        return ((const gy_opt_list *)at(a, o))->n > 0;
-    default: {
-        const char *s = *(const char *const *)at(a, o), *d = *(const char *const *)at(dflt, o);
-        return s && (!d || strcmp(s, d) != 0);
-    }
-    }
-}
-
 static void put_list(const gy_opt_list *l, gy_str *out) {
     gy_jw w;
     gy_jw_init(&w, out);
@@ -214,12 +188,17 @@ static void put_value(const gy_args *a, const gy_opt *o, gy_str *out) {
     }
 }
 
+/* A name as requests and config files have it. */
+static void json_name(const char *flag, char *buf, size_t cap) {
+    snprintf(buf, cap, "%s", flag);
+    for (char *c = buf; *c; c++)
+        if (*c == '-') *c = '_';
+}
+
 static gy_status apply_row(const gy_args *a, const gy_opt *o, gy_err *err, gy_chat_talk *t) {
     char name[64];
     gy_str value = {0};
-    snprintf(name, sizeof name, "%s", strcmp(o->name, "stop-ids") ? o->name : "stop-token-ids");
-    for (char *c = name; *c; c++)
-        if (*c == '-') *c = '_';
+    json_name(strcmp(o->name, "stop-ids") ? o->name : "stop-token-ids", name, sizeof name);
     put_value(a, o, &value);
     gy_status st = value.failed ? gy_err_set(err, GY_E_NOMEM, "no memory for settings")
                                 : gy_chat_set(t, name, gy_str_z(&value), value.len, err, NULL);
@@ -228,13 +207,27 @@ static gy_status apply_row(const gy_args *a, const gy_opt *o, gy_err *err, gy_ch
     return st;
 }
 
-gy_status gy_chat_args_apply(const gy_args *a, gy_err *err, gy_chat_talk *t) {
-    gy_args dflt;
-    gy_args_default(&dflt);
+/* The values do not tell: some defaults of `gyre run` (temperature 0) are not those of servers. */
+static int was_given(const gy_args *a, const gy_jv *config, const gy_opt *o) {
+    char name[64];
+    json_name(o->name, name, sizeof name);
+    return gy_opts_given(a->opts, o->name) || gy_jv_get(config, name) != NULL;
+}
+
+static gy_status apply_rows(const gy_args *a, const gy_jv *config, gy_err *err, gy_chat_talk *t) {
     for (size_t i = 0; i < gy_group_chat_request.n; i++) {
         const gy_opt *o = &gy_group_chat_request.opts[i];
-        if (was_given(a, &dflt, o)) GY_TRY(apply_row(a, o, err, t));
+        if (was_given(a, config, o)) GY_TRY(apply_row(a, o, err, t));
     }
+    return GY_OK;
+}
+
+gy_status gy_chat_args_apply(const gy_args *a, gy_err *err, gy_chat_talk *t) {
+    gy_json *config = NULL;
+    if (a->config) GY_TRY(gy_json_read(a->config, NULL, err, &config));
+    gy_status st = apply_rows(a, config ? gy_json_root(config) : NULL, err, t);
+    gy_json_free(config);
+    if (st < 0) return st;
     const char *think = a->chat.enable_thinking;
     if (think) GY_TRY(gy_chat_set(t, "enable_thinking", think, strlen(think), err, NULL));
     t->raw = a->chat.raw;

@@ -14,7 +14,7 @@
 typedef struct asking {
     gy_chat_reply *r;
     gy_chat_view *v;
-    int32_t most;
+    int32_t most; /* loops of the model, or the deepest seen */
     int is_done;
 } asking;
 
@@ -57,13 +57,14 @@ static void take_usage(gy_chat_reply *r, const gy_jv *usage) {
     r->n_cached = gy_jv_int(gy_jv_get(gy_jv_get(usage, "prompt_tokens_details"), "cached_tokens"), r->n_cached);
 }
 
-static int32_t take_loops(gy_chat_reply *r, const gy_jv *loops) {
+static int32_t take_loops(asking *q, const gy_jv *loops) {
     int32_t last = 0;
     for (size_t i = 0; i < gy_jv_len(loops); i++) {
         int64_t x = gy_jv_int(gy_jv_at(loops, i), 0);
         if (x < 1 || x > 1 << 20) continue;
         last = (int32_t)x;
-        gy_chat_depths_add(&r->depths, last);
+        gy_chat_depths_add(&q->r->depths, last);
+        if (last > q->most) q->most = last;
     }
     return last;
 }
@@ -75,7 +76,7 @@ static int on_event(void *user, int64_t at_ns, const char *data, size_t len) {
     const gy_jv *root = gy_json_root(doc), *choice = gy_jv_at(gy_jv_get(root, "choices"), 0);
     const char *finish = gy_jv_str(gy_jv_get(choice, "finish_reason"), NULL);
     size_t n_loops = gy_jv_len(gy_jv_get(choice, "loops"));
-    int32_t loops = take_loops(q->r, gy_jv_get(choice, "loops"));
+    int32_t loops = take_loops(q, gy_jv_get(choice, "loops"));
     size_t n = put_choice(q, choice, loops);
     if (n || n_loops) {
         if (!q->r->first_ns) q->r->first_ns = at_ns;
@@ -193,7 +194,7 @@ gy_status gy_chat_ask(gy_oai *c, const gy_chat_talk *t, const char *model, const
     gy_str_free(&body);
     if (st < 0) return st;
     st = wait_end(c, call, &q, err);
-    gy_chat_status s = status_of(out, most);
+    gy_chat_status s = status_of(out, q.most);
     s.note = note_of(out);
     gy_chat_view_end(v, &s);
     return st;

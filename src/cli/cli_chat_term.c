@@ -298,6 +298,7 @@ static gy_chat_typed read_edited(gy_chat_term *t, const char *prompt, gy_str *ou
     int n = 0;
     t->prompt = prompt;
     t->broken = 0;
+    el_set(t->el, EL_PREP_TERM, 1); /* by itself it does so behind the prompt: what is typed then would appear twice */
     say(PASTE_ON);
     gy_chat_signals_hold_stop(1);
     const char *line = el_gets(t->el, &n);

@@ -604,11 +604,10 @@ static void options_to_settings(void **state) {
     gy_opts o = {.arena = arena, .groups = chat->groups, .values = &a};
     a.opts = &o;
     assert_int_equal(gy_opts_parse_argv(&o, (int)(sizeof argv / sizeof *argv), argv, &err), GY_OK);
-    a.req.top_p = 0.5; /* as a config file would set it: not seen on the command line */
     assert_int_equal(gy_chat_args_check(&a, &err), GY_OK);
     assert_int_equal(gy_chat_args_apply(&a, &err, &t), GY_OK);
     gy_chat_settings_put(&t, &out);
-    is(out, "  temperature          0\n  top_p                0.5\n  logit_bias           {\"1\":2.5,\"7\":-1}\n"
+    is(out, "  temperature          0\n  logit_bias           {\"1\":2.5,\"7\":-1}\n"
             "  seed                 5\n  ignore_eos           true\n  stop                 [\"a\\\"b\",\"c\"]\n"
             "  stop_token_ids       [1,2]\n  exit                 \"fixed\"\n  enable_thinking      true\n");
     gy_chat_talk_fini(&t);

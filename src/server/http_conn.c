@@ -16,6 +16,7 @@ enum {
     OUT_KEEP = 16384,         /* a larger ring is given back between requests */
     BODY_PROGRESS = 64 << 10, /* renews the body's deadline */
     REQUESTS_PER_TURN = 32,   /* pipelined: then others have their turn */
+    READ_TO_END = 2,          /* a `readable` that a short read does not end: an error may stand behind the bytes */
     DISCARD_MAX = 4 << 20     /* bytes read and dropped in one turn while lingering */
 };
 
@@ -24,7 +25,9 @@ enum {
 static void on_socket(evutil_socket_t fd, short what, void *arg) {
     gy_http_conn *c = arg;
     (void)fd;
-    if (what & EV_READ) c->readable = c->edge = 1;
+    if (what & EV_READ) c->edge = 1;
+    /* libevent tells a reset as both, without EV_CLOSED. */
+    if (what & EV_READ) c->readable = what & EV_WRITE ? READ_TO_END : 1;
     if (what & EV_WRITE) c->writable = 1;
     if (what & EV_CLOSED) c->eof = c->readable = 1;
     /* OpenSSL may have to write in order to read, and the reverse. */
@@ -264,7 +267,7 @@ static int read_more(gy_http_conn *c) {
         c->in_len += (size_t)n;
         /* A short read emptied the socket; the next byte is a new edge. After a half-close one more read sees the end.
          * With TLS it only emptied a record. */
-        if ((size_t)n < room && !c->eof && !c->tls) c->readable = 0;
+        if ((size_t)n < room && !c->eof && !c->tls && c->readable != READ_TO_END) c->readable = 0;
         return 1;
     }
     if (n < 0 && errno == EINTR) return 1;

@@ -839,6 +839,27 @@ static void test_disconnect(void **state) {
     app_stop(&a);
 }
 
+/* Bytes and a reset that the loop finds together, before there is a request: the connection does not stay. */
+static void test_bytes_and_reset(void **state) {
+    (void)state;
+    app a;
+    app_start(&a, NULL);
+    int64_t before = server_bytes(), end = gy_clock_ns() + 5000000000;
+    for (int i = 0; i < 3; i++) {
+        int fd = dial(&a);
+        ask(fd, "GET /x HTTP/1.1\r\n" H "\r\n", 200, "/x");
+        a.block = 1;
+        gy_http_server_wake(a.s);
+        wait_until(&a.block, 2);
+        say_z(fd, i == 0 ? "GET /x HT" : i == 1 ? "POST /echo HTTP/1.1\r\n" H "Content-Length: 9\r\n\r\nabc" : "\r\n");
+        leave_reset(fd);
+        a.block = 0;
+        while (server_bytes() > before && gy_clock_ns() < end) poll(NULL, 0, 1);
+        assert_int_equal(server_bytes(), before);
+    }
+    app_stop(&a);
+}
+
 /* A half-closed client still gets what can be answered at once. */
 static void test_half_close(void **state) {
     (void)state;
@@ -1303,33 +1324,35 @@ static int end_tls(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_malformed),   cmocka_unit_test(test_long_field),
-        cmocka_unit_test(test_keep_alive),  cmocka_unit_test(test_head_and_absolute),
-        cmocka_unit_test(test_pipelining),  cmocka_unit_test(test_bodies),
-        cmocka_unit_test(test_body_limit),  cmocka_unit_test(test_input_budget),
-        cmocka_unit_test(test_continue),    cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_slow_reader), cmocka_unit_test(test_write_deadline),
-        cmocka_unit_test(test_disconnect),  cmocka_unit_test(test_half_close),
-        cmocka_unit_test(test_deadlines),   cmocka_unit_test(test_thousand),
-        cmocka_unit_test(test_emfile),      cmocka_unit_test(test_max_conns),
-        cmocka_unit_test(test_drain),       cmocka_unit_test(test_drain_deadline),
-        cmocka_unit_test(test_open_errors), cmocka_unit_test(test_localhost),
-        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_wake),
-        cmocka_unit_test(test_chaos),       cmocka_unit_test(test_watch),
-        cmocka_unit_test(test_watch_bad),   cmocka_unit_test(test_drain_hears),
+        cmocka_unit_test(test_malformed),       cmocka_unit_test(test_long_field),
+        cmocka_unit_test(test_keep_alive),      cmocka_unit_test(test_head_and_absolute),
+        cmocka_unit_test(test_pipelining),      cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_body_limit),      cmocka_unit_test(test_input_budget),
+        cmocka_unit_test(test_continue),        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_slow_reader),     cmocka_unit_test(test_write_deadline),
+        cmocka_unit_test(test_disconnect),      cmocka_unit_test(test_half_close),
+        cmocka_unit_test(test_deadlines),       cmocka_unit_test(test_thousand),
+        cmocka_unit_test(test_emfile),          cmocka_unit_test(test_max_conns),
+        cmocka_unit_test(test_drain),           cmocka_unit_test(test_drain_deadline),
+        cmocka_unit_test(test_open_errors),     cmocka_unit_test(test_localhost),
+        cmocka_unit_test(test_no_memory),       cmocka_unit_test(test_wake),
+        cmocka_unit_test(test_chaos),           cmocka_unit_test(test_watch),
+        cmocka_unit_test(test_watch_bad),       cmocka_unit_test(test_drain_hears),
+        cmocka_unit_test(test_bytes_and_reset),
     };
     /* Without those that end before a handshake. */
     const struct CMUnitTest again[] = {
-        cmocka_unit_test(test_malformed),   cmocka_unit_test(test_long_field),
-        cmocka_unit_test(test_keep_alive),  cmocka_unit_test(test_head_and_absolute),
-        cmocka_unit_test(test_pipelining),  cmocka_unit_test(test_bodies),
-        cmocka_unit_test(test_body_limit),  cmocka_unit_test(test_input_budget),
-        cmocka_unit_test(test_continue),    cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_slow_reader), cmocka_unit_test(test_write_deadline),
-        cmocka_unit_test(test_disconnect),  cmocka_unit_test(test_half_close),
-        cmocka_unit_test(test_deadlines),   cmocka_unit_test(test_thousand),
-        cmocka_unit_test(test_drain),       cmocka_unit_test(test_drain_deadline),
-        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_chaos),
+        cmocka_unit_test(test_malformed),       cmocka_unit_test(test_long_field),
+        cmocka_unit_test(test_keep_alive),      cmocka_unit_test(test_head_and_absolute),
+        cmocka_unit_test(test_pipelining),      cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_body_limit),      cmocka_unit_test(test_input_budget),
+        cmocka_unit_test(test_continue),        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_slow_reader),     cmocka_unit_test(test_write_deadline),
+        cmocka_unit_test(test_disconnect),      cmocka_unit_test(test_half_close),
+        cmocka_unit_test(test_deadlines),       cmocka_unit_test(test_thousand),
+        cmocka_unit_test(test_drain),           cmocka_unit_test(test_drain_deadline),
+        cmocka_unit_test(test_no_memory),       cmocka_unit_test(test_chaos),
+        cmocka_unit_test(test_bytes_and_reset),
     };
     int failed = cmocka_run_group_tests_name("plain", tests, NULL, NULL);
     return failed + cmocka_run_group_tests_name("TLS", again, begin_tls, end_tls);

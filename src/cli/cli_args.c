@@ -292,8 +292,8 @@ static const gy_opt_group *const bench_groups[] = {&gy_group_bench, &gy_group_re
 static const gy_opt_group *const serve_groups[] = {&group_serve,       &gy_group_serve_life, &group_device,  &group_kv,
                                                    &group_serve_sched, &group_debug,         &group_general, NULL};
 
-static const gy_opt_group *const chat_groups[] = {&gy_group_chat,     &gy_group_chat_request, &group_device,  &group_kv,
-                                                  &group_serve_sched, &group_debug,           &group_general, NULL};
+static const gy_opt_group *const chat_groups[] = {&gy_group_chat,       &gy_group_chat_request, &group_device,  &group_kv,
+                                                  &gy_group_chat_sched, &group_debug,           &group_general, NULL};
 
 /* JSON lines use the same rows; their offsets lie in gy_args, so the fields travel through one. */
 gy_status gy_req_from_json(gy_arena *arena, const gy_jv *obj, const char *const *skip, gy_err *err,

@@ -94,7 +94,7 @@ void gy_args_default(gy_args *a);
 /* The rows of gy_req_opts, with offsets into gy_args and into gy_req_opts alone (for JSON lines). */
 extern const gy_opt_group gy_group_request;
 extern const gy_opt_group gy_group_bench;                       /* cli_bench.c */
-extern const gy_opt_group gy_group_chat, gy_group_chat_request; /* cli_chat_args.c */
+extern const gy_opt_group gy_group_chat, gy_group_chat_request, gy_group_chat_sched; /* cli_chat_args.c */
 extern const gy_opt_group gy_group_serve_life;                  /* cli_serve_life.c */
 gy_status gy_req_from_json(gy_arena *arena, const gy_jv *obj, const char *const *skip, gy_err *err,
                            gy_req_opts *req_io);

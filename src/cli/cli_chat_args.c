@@ -5,6 +5,7 @@
 #include "cli/cli_chat_args.h"
 
 #include "base/file.h"
+#include "engine/engine.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -75,6 +76,13 @@ static const gy_opt request_rows[] = {
     {"cache-salt", GY_OPT_STR, REQ(cache_salt), "TEXT", 0, 0, "none",
      "only requests with the same one share cached prefixes"},
 };
+/* Of the scheduling's options those that one conversation can feel. */
+static const gy_opt sched_rows[] = {
+    {"prefill-chunk", GY_OPT_I32, offsetof(gy_args, prefill_chunk), "N", 1, BIG, "128", "prompt tokens of one pass"},
+    {"fuse-loops", GY_OPT_I32, offsetof(gy_args, fuse_loops), "N", 1, GY_ENGINE_MAX_LOOPS, "1",
+     "passes of one step while no token is due"},
+};
+const gy_opt_group gy_group_chat_sched = {"Scheduling (results do not depend on it)", sched_rows, COUNT(sched_rows)};
 const gy_opt_group gy_group_chat = {"Conversation", chat_rows, COUNT(chat_rows)};
 const gy_opt_group gy_group_chat_request = {"Requests (also /set NAME VALUE, with underscores)", request_rows,
                                             COUNT(request_rows)};

@@ -40,7 +40,6 @@ static gy_status set_engine(const gy_args *a, gy_err *err, gyre_options *o) {
     o->threads = a->threads;
     o->max_rows = a->max_rows;
     o->max_seqs = gy_opts_given(a->opts, "max-seqs") ? a->max_seqs : 1;
-    o->max_queue = e.sched.max_queue;
     o->max_len = a->max_len;
     o->prefix_cache = gy_opts_given(a->opts, "prefix-cache") ? a->prefix_cache == 0 : 1;
     o->kv_layout = a->kv_layout;
@@ -48,9 +47,7 @@ static gy_status set_engine(const gy_args *a, gy_err *err, gyre_options *o) {
     o->kv_bytes = e.kv_bytes;
     o->kv_fraction = e.kv_fraction;
     o->park_bytes = e.park_bytes;
-    o->policy = a->policy ? "priority" : "fcfs";
     o->prefill_chunk = e.sched.prefill_chunk;
-    o->prefill_share = e.sched.prefill_share;
     o->fuse_loops = e.fuse_loops;
     return GY_OK;
 }

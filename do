@@ -19,7 +19,7 @@ die() {
 pkgs_build='gcc libc6-dev cmake ninja-build libjansson-dev libpcre2-dev libutf8proc-dev libevent-dev libssl-dev libcurl4-openssl-dev libedit-dev libucx-dev'
 pkgs_test="$pkgs_build libcmocka-dev clang clang-format clang-tidy libclang-rt-dev shellcheck"
 pkgs_fuzz="$pkgs_build libcmocka-dev clang libclang-rt-dev"
-pkgs_python='python3 python3-venv'
+pkgs_python='python3 python3-venv curl nghttp2-client wrk apache2-utils'
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
@@ -52,22 +52,29 @@ need() {
     }
 }
 
-# .venv with exactly tests/requirements.txt. Made again when that file changes.
-need_python() {
+# The virtual environment $1 with exactly what the file $2 lists. Made again when that file changes. $3: options of pip.
+need_venv() {
     py=/usr/bin/python3
     [ -x "$py" ] || py=python3
-    if cmp -s tests/requirements.txt .venv/requirements.txt; then return 0; fi
-    say "packages: installing into .venv for the black-box tests: $(grep -v '^#' tests/requirements.txt | tr '\n' ' ')"
+    if cmp -s "$2" "$1/requirements.txt"; then return 0; fi
+    say "packages: installing into $1 for the black-box tests: all $(grep -vc '^#' "$2") of $2"
     mkdir -p "$logs"
     {
-        rm -rf .venv &&
-            "$py" -m venv .venv &&
-            .venv/bin/python -m pip install --disable-pip-version-check -r tests/requirements.txt &&
-            cp tests/requirements.txt .venv/requirements.txt
+        # shellcheck disable=SC2086 # options may be none
+        rm -rf "$1" &&
+            "$py" -m venv "$1" &&
+            "$1/bin/python" -m pip install --disable-pip-version-check $3 -r "$2" &&
+            cp "$2" "$1/requirements.txt"
     } >"$logs/python.log" 2>&1 </dev/null || {
         tail -n 30 "$logs/python.log" >&2
         die "the Python packages could not be installed (above; whole log in $logs/python.log)"
     }
+}
+
+# Ours, and in a second place those of foreign clients whose pins exclude ours. Inside the first: it is made first.
+need_python() {
+    need_venv .venv tests/requirements.txt ''
+    need_venv .venv/load tests/requirements-load.txt '--no-deps --no-compile'
 }
 
 has_e2e() { ls tests/e2e/test_*.py >/dev/null 2>&1; }

@@ -192,6 +192,7 @@ static int32_t masked_argmax(const float *x, int32_t n, const uint32_t *mask) {
     for (int32_t lo = 0; lo < n; lo += WORD) {
         uint32_t bits = mask[lo / WORD];
         int32_t len = n - lo < WORD ? n - lo : WORD;
+        if (len < WORD) bits &= (1u << len) - 1; /* what is behind the vocabulary is no token */
         if (!bits || !block_exceeds(x + lo, len, top)) continue;
         for (; bits; bits &= bits - 1) {
             int32_t i = lo + __builtin_ctz(bits);

@@ -1064,6 +1064,108 @@ static void test_utf8_split(void **state) {
     gy_grammar_put(g);
 }
 
+/* ---- grammars behind a text ---- */
+
+/* Whole texts of a vocabulary of fragments, cut at random: where the text appears first, by a plain search. */
+static void test_after_is_found(void **state) {
+    (void)state;
+    static const char *const texts[] = {"</think>", "aab", "aa", "a", "abab", "abaababaab"};
+    static const char alphabet[] = "ab</think>";
+    const gy_grammar_token none[] = {{"a", 1, 0}};
+    gy_grammar_vocab *v = NULL;
+    assert_int_equal(gy_grammar_vocab_create(none, 1, NULL, 0, NULL, &v), GY_OK);
+    int n_found = 0;
+    for (int round = 0; round < 6000; round++) {
+        const char *s = texts[round % 6];
+        char text[200];
+        size_t len = rnd(200), most = round % 6 ? 2 : sizeof alphabet - 1;
+        for (size_t i = 0; i < len; i++) text[i] = alphabet[rnd((uint32_t)most)];
+        if (len > 20 && rnd(2)) memcpy(text + rnd((uint32_t)len - 10), s, strlen(s) < 10 ? strlen(s) : 10);
+        const char *at = memmem(text, len, s, strlen(s));
+        size_t due = at ? (size_t)(at - text) + strlen(s) : 0, done = 0;
+        gy_grammar_after *a = gy_grammar_after_init(malloc(gy_grammar_after_bytes(strlen(s))), v, s, strlen(s));
+        int32_t matched = 0;
+        int64_t rest = -1;
+        while (rest < 0 && done < len) {
+            size_t n = 1 + rnd(6);
+            if (n > len - done) n = len - done;
+            rest = gy_grammar_after_push(a, text + done, n, &matched);
+            done += n;
+            assert_true(matched >= 0 && matched <= (int32_t)strlen(s));
+        }
+        assert_true(at ? rest == (int64_t)(done - due) : rest == -1);
+        n_found += at != NULL;
+        free(a);
+    }
+    assert_true(n_found > 2000 && n_found < 5900);
+    gy_grammar_vocab_destroy(v);
+}
+
+/* Every bit against following the token, behind every beginning of the text. */
+static void test_after_masks(void **state) {
+    (void)state;
+    static const struct {
+        const char *after, *regex;
+    } afters[] = {{"a", "b+"},         {"ab", "[abx]*c"}, {"abc", "\\{.*"},
+                  {"\":", " ?1|true"}, {"aab", "a"},      {"\xC3\xA9\"", ":"}};
+    vocab v = vocab_random(900);
+    gy_grammar_runner *r = runner_make(v.v, 1 << 16);
+    int n_held = 0, n_inside = 0;
+    for (size_t k = 0; k < sizeof afters / sizeof *afters; k++) {
+        const char *s = afters[k].after;
+        gy_grammar *g = compile(GY_GRAMMAR_REGEX, afters[k].regex);
+        gy_grammar_after *a = gy_grammar_after_init(malloc(gy_grammar_after_bytes(strlen(s))), v.v, s, strlen(s));
+        for (int32_t m = 0; m < (int32_t)strlen(s); m++) {
+            uint32_t mask[200];
+            memset(mask, 0xFF, sizeof mask);
+            int made = gy_grammar_after_mask(r, g, a, m, mask);
+            assert_true(made || m == 0);
+            n_inside += made && m == 0;
+            for (int32_t i = 0; i < v.n; i++) {
+                const gy_grammar_token *t = &v.tokens[i];
+                int32_t matched = m;
+                gy_grammar_state st;
+                int64_t rest = gy_grammar_after_push(a, t->s, t->len, &matched);
+                gy_grammar_start(g, &st);
+                int eos = i == v.eos[0] || i == v.eos[1];
+                int due = eos || t->flags || rest <= 0 ||
+                          gy_grammar_accept(r, g, &st, t->s + t->len - rest, (size_t)rest, NULL) == GY_OK;
+                if (bit(mask, i) != due) fail_msg("'%s' at %d: token '%.*s'", s, m, (int)t->len, t->s);
+                n_held += !due;
+            }
+            for (int32_t i = v.n; made && i % 32; i++) assert_false(bit(mask, i));
+        }
+        free(a);
+        gy_grammar_put(g);
+    }
+    assert_true(n_held > 50 && n_inside > 0);
+    gy_grammar_runner_destroy(r);
+    vocab_free(&v);
+}
+
+static void test_vocab_knows_its_tokens(void **state) {
+    (void)state;
+    const gy_grammar_token tokens[] = {
+        {" a", 2, GY_GRAMMAR_NOT_FIRST}, {"<e>", 3, GY_GRAMMAR_SPECIAL}, {"", 0, 0}, {"\0b", 2, 0}};
+    const int32_t eos = 1;
+    gy_grammar_vocab *v = NULL;
+    uint32_t mask = 0xF;
+    size_t n;
+    assert_int_equal(gy_grammar_vocab_create(tokens, 4, &eos, 1, NULL, &v), GY_OK);
+    assert_int_equal(gy_grammar_vocab_n(v), 4);
+    for (int32_t i = 0; i < 4; i++) {
+        const char *s = gy_grammar_vocab_token(v, i, &n);
+        assert_int_equal(n, tokens[i].len);
+        assert_memory_equal(s, tokens[i].s, n);
+        assert_int_equal(gy_grammar_vocab_is_eos(v, i), i == 1);
+    }
+    gy_grammar_vocab_drop_not_first(v, &mask);
+    assert_int_equal(mask, 0xE);
+    gy_grammar_vocab_drop_eos(v, &mask);
+    assert_int_equal(mask, 0xC);
+    gy_grammar_vocab_destroy(v);
+}
+
 /* A vocabulary that cannot spell what must come, or has no eos, is an error and not an empty mask. */
 static void test_stuck(void **state) {
     (void)state;
@@ -1392,6 +1494,9 @@ int main(void) {
         cmocka_unit_test(test_stuck),
         cmocka_unit_test(test_hostile),
         cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_after_is_found),
+        cmocka_unit_test(test_after_masks),
+        cmocka_unit_test(test_vocab_knows_its_tokens),
         cmocka_unit_test(test_compile_cache),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_mask_cache_identity),

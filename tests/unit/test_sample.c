@@ -479,7 +479,8 @@ static void ref_change(const float *x, int n, const gy_sample_in *in, const hist
     const gy_sample_params *p = in->p;
     for (int id = 0; id < n; id++) {
         int n_out = times(h->output, h->n_output, id), seen_at_all = n_out + times(h->prompt, h->n_prompt, id);
-        double v = times(in->ban, in->n_ban, id) ? -INFINITY : (double)x[id];
+        int out = times(in->ban, in->n_ban, id) || (in->mask && !(in->mask[id / 32] >> (id % 32) & 1));
+        double v = out ? -INFINITY : (double)x[id];
         for (int i = 0; i < p->n_bias; i++)
             if (p->bias[i].id == id) v = (float)(v + (double)p->bias[i].bias);
         if (seen_at_all) {
@@ -525,6 +526,19 @@ static void random_changes(source *r, gy_sample_params *p, gy_logit_bias *bias, 
     for (int i = 0; i < in->n_ban; i++) ban[i] = (int32_t)(unit(r) * (n + 2)) - 1; /* -1 and n are no tokens */
 }
 
+/* Bits past the end too, of which nobody may take notice. Kinds: few, half, nearly all, whole words of either. */
+static const uint32_t *random_mask(source *r, int n, uint32_t *mask) {
+    static const double shares[] = {.01, .5, .99};
+    int kind = (int)(unit(r) * 5);
+    if (kind == 4) return NULL;
+    for (int w = 0; w < (n + 31) / 32; w++) {
+        mask[w] = kind == 3 && unit(r) < .5 ? UINT32_MAX : 0;
+        for (int i = 0; i < 32; i++)
+            if (kind < 3 ? unit(r) < shares[kind] : unit(r) < .02) mask[w] ^= 1u << i;
+    }
+    return mask;
+}
+
 /* -1: no token is left, or one is +inf (a large logit over a small penalty). */
 static int ref_greedy(const float *y, int n) {
     int best = -1;
@@ -548,6 +562,7 @@ static int row_with_changes_agrees(source *r, int n) {
     history h;
     gy_logit_bias bias[MAX_BIAS];
     int32_t ban[MAX_BAN];
+    static uint32_t mask[MAX_V / 32 + 1];
     random_row(r, x, n);
     memcpy(kept, x, sizeof x);
     random_history(r, &h, n);
@@ -556,7 +571,8 @@ static int row_with_changes_agrees(source *r, int n) {
     p.n_logprobs = 0;
     gy_counts *c = counts_make(&h);
     gy_sample_in in = {.logits = x, .p = &p, .counts = c};
-    random_changes(r, &p, bias, &in, ban, n);
+    if (unit(r) < .7) random_changes(r, &p, bias, &in, ban, n);
+    in.mask = random_mask(r, n, mask);
     ref_change(x, n, &in, &h, y);
     gy_sampler *s = sampler_make(n);
     gy_mem_guard_begin();
@@ -587,7 +603,7 @@ static void changes_agree_with_the_reference(void **state) {
     int n_none = 0;
     for (int row = 0; row < 4000; row++)
         n_none += row_with_changes_agrees(&r, row % 3 ? 1 + (int)(unit(&r) * 40) : 1 + (int)(unit(&r) * USUAL_V));
-    assert_true(n_none > 5 && n_none < 1000); /* both happen */
+    assert_true(n_none > 5 && n_none < 1500); /* both happen */
 }
 
 /* Token 0, with logit l, was n_prompt times in the prompt and n_out times in the output: its logit becomes due. Shown
@@ -712,6 +728,43 @@ static void changes_that_leave_nothing_are_errors(void **state) {
     in = (gy_sample_in){.logits = huge, .p = &p, .counts = c, .position = 7};
     assert_broken(&in, 3, "logit of token 0 at position 7 is +inf after bans, bias and penalties");
     free(c);
+}
+
+/* What a mask holds back does not come out, whatever its bias and the temperature are; a full mask changes no bit. */
+static void masked_tokens_do_not_come_out(void **state) {
+    (void)state;
+    enum { V = 70 };
+    float x[V];
+    const uint32_t mask[3] = {1u << 5, 0, 1u << 3}, none[3] = {0, 0, 0x40}, all[3] = {UINT32_MAX, UINT32_MAX, 0x3F};
+    const gy_logit_bias back = {6, 100};
+    for (int i = 0; i < V; i++) x[i] = (float)(i % 7);
+    gy_sample_params p = params(0, 0, 1, 0);
+    gy_sample_in in = {.logits = x, .p = &p, .mask = mask};
+    assert_int_equal(row_in(&in, V).id, 5); /* 5: logit 5; 67: logit 4 */
+    p.bias = &back;
+    p.n_bias = 1;
+    assert_int_equal(row_in(&in, V).id, 5);
+    p.temperature = 50;
+    int n[V] = {0};
+    for (in.position = 0; in.position < 200; in.position++) n[row_in(&in, V).id]++;
+    assert_true(n[5] > 50 && n[67] > 50 && n[5] + n[67] == 200);
+    p = params(1, 0, .9f, .01f);
+    p.n_logprobs = 3;
+    for (in.position = 0; in.position < 100; in.position++) {
+        in.mask = NULL;
+        gy_sampled a = row_in(&in, V);
+        in.mask = all;
+        gy_sampled b = row_in(&in, V);
+        assert_memory_equal(&a, &b, sizeof a);
+    }
+    in.position = 7;
+    in.mask = none; /* a bit behind the vocabulary is no token */
+    assert_broken(&in, V,
+                  "all 70 logits at position 7 are -inf after mask, bans, bias and penalties: no token is left");
+    p.temperature = 0;
+    const uint32_t nothing[3] = {0};
+    in.mask = nothing;
+    assert_broken(&in, V, "all 70 logits at position 7 are -inf after the mask: no token is left");
 }
 
 /* Neutral values change no bit of anything, with and without counts and bans that ban nothing. */
@@ -1129,6 +1182,7 @@ int main(void) {
         cmocka_unit_test(bias_by_hand),
         cmocka_unit_test(banned_tokens_do_not_come_out),
         cmocka_unit_test(changes_that_leave_nothing_are_errors),
+        cmocka_unit_test(masked_tokens_do_not_come_out),
         cmocka_unit_test(neutral_values_change_nothing),
         cmocka_unit_test(counts_match_plain_lists),
         cmocka_unit_test(counts_hold_as_many_as_they_have_room_for),

@@ -36,7 +36,7 @@ static const char style[] =
     ".s1{stroke:var(--s1)}.s2{stroke:var(--s2)}.s3{stroke:var(--s3)}.f1{fill:var(--s1)}.f2{fill:var(--s2)}.f3{fill:var("
     "--s3)}"
     ".area{fill-opacity:.16;stroke:none}circle{fill-opacity:.6}.s2.line{stroke-dasharray:7 "
-    "3}.s3.line{stroke-dasharray:2 3}\n"
+    "3}\n"
     ".scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:8px 0;width:100%}"
     "th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}"
     "th{color:var(--soft);font-weight:500}th:first-child,td:first-child{text-align:left}td.text{text-align:left;"
@@ -121,6 +121,7 @@ static void put_errors(page *g, const gy_bserve_outcome *o) {
     const gy_bserve_result *r = &o->result;
     gy_str warn = {0};
     gy_bserve_put_warnings(o, &warn);
+    if (warn.failed) g->failed = 1;
     if (warn.len) {
         gy_str_puts(g->s, "<p class=\"bad\">");
         gy_svg_put_text(g->s, gy_str_z(&warn));
@@ -160,21 +161,29 @@ static void plot_close(page *g, gy_svg *p) {
     gy_str_puts(g->s, "</div>\n");
 }
 
-/* Shares at evenly spaced ranks when there are more values than a curve can show. */
+/* The steps of the share, at evenly spaced ranks when there are more values than a curve can show. */
+static size_t cdf_steps(const double *v, size_t n, double *x, double *y) {
+    const size_t m = n < MAX_CURVE ? n : MAX_CURVE;
+    for (size_t i = 0; i < m; i++) {
+        const size_t k = m < 2 ? 0 : i * (n - 1) / (m - 1);
+        x[2 * i] = x[2 * i + 1] = v[k];
+        y[2 * i] = i ? y[2 * i - 1] : 0;
+        y[2 * i + 1] = 100 * (double)(k + 1) / (double)n;
+    }
+    return 2 * m;
+}
+
+/* The axis leaves out the lowest hundredth: two outputs that came in one packet are microseconds apart, and would take
+ * half of a logarithmic axis. The curve begins at its edge then. */
 static void put_cdf(page *g, const gy_bserve_outcome *o, int dist, const char *title, const char *label) {
-    double x[MAX_CURVE], y[MAX_CURVE];
+    double x[2 * MAX_CURVE], y[2 * MAX_CURVE];
     size_t n = 0;
     gy_svg p;
     char id[16], text[160];
     double *v = gy_bserve_sorted(o->run.rec, o->run.n, dist, &n);
     const double *st = o->result.dist[dist];
     if (!v) g->failed = 1;
-    const size_t m = n < MAX_CURVE ? n : MAX_CURVE;
-    for (size_t i = 0; i < m; i++) {
-        const size_t k = m < 2 ? 0 : i * (n - 1) / (m - 1);
-        x[i] = v[k];
-        y[i] = 100 * (double)(k + 1) / (double)n;
-    }
+    const size_t m = cdf_steps(v, n, x, y);
     snprintf(text, sizeof text,
              "Share of %zu values that are at most so long. Median %.4g ms, p99 %.4g ms, largest %.4g ms.", n,
              st[GY_BENCH_P50], st[GY_BENCH_P99], st[GY_BENCH_MAX]);
@@ -183,7 +192,7 @@ static void put_cdf(page *g, const gy_bserve_outcome *o, int dist, const char *t
                              .text = text,
                              .width = WIDTH,
                              .height = HEIGHT,
-                             .x = gy_svg_axis_for(x, m, 1, label),
+                             .x = gy_svg_axis_for(x + m / 50, m - m / 50, 1, label),
                              .y = {0, 100, 0, "share at most, %"}},
               id);
     gy_svg_mark(&p, st[GY_BENCH_P50], "p50");
@@ -381,6 +390,7 @@ static void put_sweep(page *g, const gy_bserve_outcome *o, size_t n) {
 static void put_run(page *g, const gy_bserve_outcome *o, int titled) {
     gy_str s = {0};
     gy_bserve_put_workload(g->u, &o->point, &s);
+    if (s.failed) g->failed = 1;
     if (titled)
         put_tag(g, "h2", gy_str_z(&s));
     else

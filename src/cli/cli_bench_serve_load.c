@@ -258,7 +258,9 @@ gy_status gy_bserve_data_read(const char *path, int chat, gy_err *err, gy_bserve
     gy_str text = {0};
     gy_bserve_data d = {.entry = {0}};
     gy_status st = gy_file_read(path, DATASET_MAX, err, &text);
-    if (st >= 0) {
+    if (st < 0) {
+        gy_err_prefix(err, "--dataset");
+    } else {
         const int list = gy_str_z(&text)[strspn(gy_str_z(&text), " \t\r\n")] == '[';
         st = list ? read_sharegpt(&text, err, &d) : text.len ? read_lines(&text, chat, err, &d) : GY_OK;
         if (st >= 0 && !d.entry.len) st = gy_err_set(err, GY_E_ARG, "found no prompt in it");

@@ -5,7 +5,8 @@
 #include <stdio.h>
 
 enum { LEFT = 58, RIGHT = 16, TOP = 30, BOTTOM = 44, N_TICK = 5 };
-static const double WIDE = 20; /* largest over smallest from which on a linear axis hides the small ones */
+static const double HEADROOM = 1.03; /* a line at the very top would be cut in half */
+static const double WIDE = 20;       /* largest over smallest from which on a linear axis hides the small ones */
 
 void gy_svg_put_text(gy_str *out, const char *z) {
     for (; *z; z++) switch (*z) {
@@ -28,11 +29,15 @@ void gy_svg_put_text(gy_str *out, const char *z) {
 
 /* ---- axes ---- */
 
-/* The least of 1, 2, 5 times a power of ten that is at least v. */
+/* The least of 1, 2, 5 times a power of ten that is at least v; the largest that is at most v. */
 static double round_up(double v) {
-    const double p = pow(10, floor(log10(v)));
-    const double m = v / p;
+    const double p = pow(10, floor(log10(v))), m = v / p;
     return p * (m <= 1 ? 1 : m <= 2 ? 2 : m <= 5 ? 5 : 10);
+}
+
+static double round_down(double v) {
+    const double p = pow(10, floor(log10(v))), m = v / p;
+    return p * (m >= 5 ? 5 : m >= 2 ? 2 : 1);
 }
 
 static double tick_step(const gy_svg_axis *a) {
@@ -47,12 +52,8 @@ gy_svg_axis gy_svg_axis_for(const double *v, size_t n, int wide, const char *lab
         hi = fmax(hi, v[i]);
         if (v[i] > 0) low = fmin(low, v[i]);
     }
-    gy_svg_axis a = {0, hi > 0 ? hi : 1, 0, label};
-    if (wide && low < INFINITY && hi / low > WIDE) {
-        a = (gy_svg_axis){round_up(low) > low ? round_up(low) / 10 : low, round_up(hi), 1, label};
-        while (a.lo * 10 <= low) a.lo *= 10;
-        return a;
-    }
+    gy_svg_axis a = {0, hi > 0 ? hi * HEADROOM : 1, 0, label};
+    if (wide && low < INFINITY && hi / low > WIDE) return (gy_svg_axis){round_down(low), round_up(hi), 1, label};
     const double step = tick_step(&a);
     a.hi = ceil(a.hi / step - 1e-9) * step;
     return a;
@@ -180,13 +181,14 @@ void gy_svg_mark(gy_svg *p, double v, const char *label) {
     gy_str_printf(
         p->out,
         "<path class=\"mark\" d=\"M%.1f %dV%.1f\"/><text class=\"note\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x,
-        TOP, p->f.height - BOTTOM, left ? x - 4 : x + 4, p->f.height - BOTTOM - 6, left ? "end" : "start");
+        TOP, p->f.height - BOTTOM, left ? x - 4 : x + 4, p->f.height - BOTTOM - 6 - 15 * p->n_mark++,
+        left ? "end" : "start");
     gy_svg_put_text(p->out, label);
     gy_str_puts(p->out, "</text>\n");
 }
 
 void gy_svg_key(gy_svg *p, const char *label, int series) {
-    const double x = LEFT + 12, y = TOP + 14 + 16 * p->n_key++;
+    const double x = p->f.width - RIGHT - 190 + 100 * p->n_key++, y = 16;
     gy_str_printf(p->out, "<path class=\"line s%d\" d=\"M%.1f %.1fh18\"/><text class=\"note\" x=\"%.1f\" y=\"%.1f\">",
                   series, x, y - 4, x + 24, y);
     gy_svg_put_text(p->out, label);

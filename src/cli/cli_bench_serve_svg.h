@@ -25,7 +25,7 @@ typedef struct gy_svg_frame {
 typedef struct gy_svg {
     gy_svg_frame f;
     gy_str *out;
-    int n_key; /* entries of the legend so far */
+    int n_key, n_mark; /* entries of the legend and marks so far: which place is the next one's */
 } gy_svg;
 
 /* An axis that shows all of values[0..n): round ends; from 0 unless logarithmic. wide: logarithmic if they span much.
@@ -38,6 +38,7 @@ void gy_svg_line(gy_svg *p, const double *x, const double *y, size_t n, int seri
 void gy_svg_area(gy_svg *p, const double *x, const double *y, size_t n, int series); /* down to the x axis */
 void gy_svg_dots(gy_svg *p, const double *x, const double *y, size_t n, double radius, int series);
 void gy_svg_mark(gy_svg *p, double x, const char *label); /* a vertical line */
+/* Beside the title: at most two of up to ten letters. */
 void gy_svg_key(gy_svg *p, const char *label, int series);
 void gy_svg_end(gy_svg *p);
 

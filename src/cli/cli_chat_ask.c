@@ -85,8 +85,9 @@ static int on_event(void *user, int64_t at_ns, const char *data, size_t len) {
     }
     if (finish) snprintf(q->r->finish, sizeof q->r->finish, "%s", finish);
     take_usage(q->r, gy_jv_get(root, "usage"));
+    int is_object = gy_jv_type(root) == GY_J_OBJECT;
     gy_json_free(doc);
-    return gy_jv_type(root) == GY_J_NONE;
+    return is_object ? 0 : -1;
 }
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */

@@ -21,16 +21,18 @@
 #include <termios.h>
 #include <unistd.h>
 
-enum { HISTORY_LINES = 1000, HISTORY_MAX_BYTES = 1 << 20, HISTORY_KEEP_BYTES = 1 << 19 };
+enum { HISTORY_LINES = 1000, HISTORY_MAX_BYTES = 1 << 20, HISTORY_KEEP_BYTES = 1 << 19, N_PASTE_BEGIN = 6 };
 
 struct gy_chat_term {
     int lines;
     EditLine *el;
     History *hist;
-    const char *prompt; /* of this read */
-    int broken;         /* 1 Ctrl-C, 2 the end, of this read */
-    int history_fd;     /* -1: none */
-    gy_str pending;     /* lines: bytes that were read beyond the line */
+    const char *prompt;          /* of this read */
+    wchar_t keys[N_PASTE_BEGIN]; /* read and not yet given to libedit: [key, n_key) */
+    int key, n_key;
+    int broken;     /* 1 Ctrl-C, 2 the end, of this read */
+    int history_fd; /* -1: none */
+    gy_str pending; /* lines: bytes that were read beyond the line */
     int at_end;
     struct termios saved;
     int is_muted;
@@ -38,7 +40,8 @@ struct gy_chat_term {
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
-static const char PASTE_ON[] = "\x1b[?2004h", PASTE_OFF[] = "\x1b[?2004l", PASTE_END[] = "\x1b[201~";
+static const char PASTE_ON[] = "\x1b[?2004h", PASTE_OFF[] = "\x1b[?2004l", PASTE_BEGIN[] = "\x1b[200~",
+                  PASTE_END[] = "\x1b[201~";
 
 static void say(const char *z) {
     gy_cli_puts(z);
@@ -76,11 +79,11 @@ static int n_following(unsigned char lead) {
     return lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : lead >= 0xc0 ? 1 : 0;
 }
 
-static int next_char(EditLine *el, wchar_t *out) {
+/* One character from the keyboard: 1, or what next_byte says instead. */
+static int next_key(EditLine *el, wchar_t *out) {
     gy_chat_term *t = NULL;
     char b[4];
     uint32_t c;
-    *out = 0;
     el_get(el, EL_CLIENTDATA, &t);
     int n = next_byte(t, el, (unsigned char *)b), len = 1;
     if (n <= 0) return n;
@@ -105,7 +108,7 @@ static int ends_with(const gy_str *s, const char *z) {
 static int read_paste(EditLine *el, gy_str *out) {
     wchar_t c;
     while (!ends_with(out, PASTE_END)) {
-        if (el_wgetc(el, &c) != 1 || out->failed) return -1;
+        if (next_key(el, &c) != 1 || out->failed) return -1;
         if (c == L'\r') c = L'\n';
         if (c >= 0x20 || c == L'\n' || c == L'\t' || c == 0x1b) gy_str_put_utf8(out, (uint32_t)c);
     }
@@ -119,13 +122,36 @@ static int read_paste(EditLine *el, gy_str *out) {
     return 0;
 }
 
-static unsigned char on_paste(EditLine *el, int key) {
+static void paste(EditLine *el) {
     gy_str text = {0};
-    (void)key;
-    unsigned char rc = CC_ERROR;
-    if (!read_paste(el, &text) && (!text.len || !el_insertstr(el, text.data))) rc = CC_REFRESH;
+    if (!read_paste(el, &text) && text.len && !el_insertstr(el, text.data)) el_set(el, EL_REFRESH);
     gy_str_free(&text);
-    return rc;
+}
+
+/* What libedit asks for the next character. A paste's first mark is taken out here: a function bound to it (EL_ADDFN)
+ * would do, but libedit 3.1 never frees such a function's name. After ESC libedit waits for more too, so waiting for
+ * the mark's rest delays nothing. */
+static int next_char(EditLine *el, wchar_t *out) {
+    gy_chat_term *t = NULL;
+    *out = 0;
+    el_get(el, EL_CLIENTDATA, &t);
+    for (;;) {
+        if (t->key < t->n_key) {
+            *out = t->keys[t->key++];
+            return 1;
+        }
+        t->key = t->n_key = 0;
+        int same = 1;
+        while (same && t->n_key < N_PASTE_BEGIN) {
+            int n = next_key(el, &t->keys[t->n_key]);
+            if (n <= 0) return n;
+            same = t->keys[t->n_key] == (wchar_t)PASTE_BEGIN[t->n_key];
+            t->n_key++;
+        }
+        if (!same) continue;
+        t->n_key = 0;
+        paste(el);
+    }
 }
 
 /* ---- the history file -------------------------------------------------------------------------------------------- */
@@ -259,8 +285,6 @@ static gy_status open_editor(gy_chat_term *t, gy_err *err) {
     el_set(t->el, EL_SIGNAL, 0);
     el_set(t->el, EL_HIST, history, t->hist);
     el_set(t->el, EL_GETCFN, next_char);
-    el_set(t->el, EL_ADDFN, "gyre-paste", "insert pasted text", on_paste);
-    el_set(t->el, EL_BIND, "\\e[200~", "gyre-paste", NULL);
     el_set(t->el, EL_BIND, "^R", "em-inc-search-prev", NULL);
     el_set(t->el, EL_BIND, "\\e[1;5C", "em-next-word", NULL);
     el_set(t->el, EL_BIND, "\\e[1;5D", "ed-prev-word", NULL);
@@ -298,6 +322,7 @@ static gy_chat_typed read_edited(gy_chat_term *t, const char *prompt, gy_str *ou
     int n = 0;
     t->prompt = prompt;
     t->broken = 0;
+    t->key = t->n_key = 0;
     el_set(t->el, EL_PREP_TERM, 1); /* by itself it does so behind the prompt: what is typed then would appear twice */
     say(PASTE_ON);
     gy_chat_signals_hold_stop(1);

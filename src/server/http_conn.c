@@ -16,8 +16,11 @@ enum {
     OUT_KEEP = 16384,         /* a larger ring is given back between requests */
     BODY_PROGRESS = 64 << 10, /* renews the body's deadline */
     REQUESTS_PER_TURN = 32,   /* pipelined: then others have their turn */
-    READ_TO_END = 2,          /* a `readable` that a short read does not end: an error may stand behind the bytes */
-    DISCARD_MAX = 4 << 20     /* bytes read and dropped in one turn while lingering */
+    /* Values of `readable` above 1: a short read does not end it, as an error may stand behind the bytes; it was short,
+     * and that is all that is left to look for. A request that was whole needs no look: its answer meets the error. */
+    READ_TO_END = 2,
+    READ_ERROR_ONLY = 3,
+    DISCARD_MAX = 4 << 20 /* bytes read and dropped in one turn while lingering */
 };
 
 /* ---- opening, closing ---- */
@@ -267,7 +270,7 @@ static int read_more(gy_http_conn *c) {
         c->in_len += (size_t)n;
         /* A short read emptied the socket; the next byte is a new edge. After a half-close one more read sees the end.
          * With TLS it only emptied a record. */
-        if ((size_t)n < room && !c->eof && !c->tls && c->readable != READ_TO_END) c->readable = 0;
+        if ((size_t)n < room && !c->eof && !c->tls) c->readable = c->readable >= READ_TO_END ? READ_ERROR_ONLY : 0;
         return 1;
     }
     if (n < 0 && errno == EINTR) return 1;
@@ -301,6 +304,7 @@ static int dispatch(gy_http_conn *c) {
     c->state = GY_HTTP_S_ACTIVE;
     c->req.phase = GY_HTTP_P_OPEN;
     s->stats.n_request++;
+    if (c->readable == READ_ERROR_ONLY) c->readable = 0;
     gy_http_due_set(c, GY_HTTP_DUE_NONE);
     s->handler.on_request(s->handler.user, &c->req);
     consume(c, c->req.head.size + c->body_len);

@@ -104,13 +104,16 @@ class Handler(BaseHTTPRequestHandler):
             for event in answer:
                 if callable(event):
                     event = event()
+                if event == "leave":
+                    self.close_connection = True
+                    continue
                 if event == "break":
                     self.close_connection = True
                     return self.connection.shutdown(socket.SHUT_RDWR)
                 if isinstance(event, (int, float)):
                     time.sleep(event)
                 elif event:
-                    self.chunk(f"data: {json.dumps(event)}\n\n".encode())
+                    self.chunk(f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode())
             self.chunk(b"data: [DONE]\n\n")
             self.wfile.write(b"0\r\n\r\n")
         except OSError:
@@ -118,7 +121,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Fake:
-    """script: one entry a POST: a list of events (a number: a pause; "break": the connection ends), or (status, body)."""
+    """script: one entry a POST: a list of events (a number: a pause; "break": the
+    connection ends here, "leave": behind the reply), or (status, body)."""
 
     def __init__(self):
         self.script, self.seen, self.left = [], [], threading.Event()
@@ -485,6 +489,18 @@ def test_no_server(fake):
     assert "name one with --model" in gyre("chat", "--url", fake.url, "--message", "x", code=1)[1]
 
 
+def test_server_that_hangs_up_between_turns(fake):
+    fake.script = [["leave", piece("one"), END], ["leave", piece("two"), END]]
+    assert gyre("chat", "--url", fake.url, stdin=b"a\nb\nc\n")[0] == "one\ntwo\nok\n"
+
+
+def test_what_is_no_event(fake):
+    for text in ("[1]", "3", "nothing"):
+        fake.script = [[piece("a"), text]]
+        out, err = gyre("chat", "--url", fake.url, "--message", "x", code=1)
+        assert out == "a\n" and err.startswith("gyre: ")
+
+
 def test_reader_that_leaves(fake):
     fake.script = [[x for _ in range(2000) for x in (piece("text " * 50), 0.001)]]
     p = subprocess.Popen([GYRE, "chat", "--url", fake.url, "--message", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -656,6 +672,31 @@ def test_window_changes_meanwhile(fake, tmp_path):
         status = [line for line in plain(raw).split("\n") if line.startswith("depth")]
         assert status and all(len(s) < 40 for s in status)
         t.quit()
+
+
+def test_window_changes_at_the_prompt(fake, tmp_path):
+    with tty("chat", "--url", fake.url, home=tmp_path) as t:
+        t.prompt()
+        t.type("abc")
+        t.until("abc")
+        t.resize(30, 10)
+        time.sleep(0.1)
+        t.type("def\r")
+        t.until("ok")
+        assert fake.bodies()[-1]["messages"][-1]["content"] == "abcdef"
+        t.prompt()
+        t.quit()
+
+
+def test_pipe_to_a_terminal(fake, tmp_path):
+    """Input from a pipe, output on a terminal: no prompt, but cleaned and with the line of status."""
+    fake.script = [[piece("a\x1b[2Jb", [2]), END]]
+    with tty("-c", 'echo hi | "$@"', "sh", GYRE, "chat", "--url", fake.url, home=tmp_path, program="/bin/sh") as t:
+        t.wait()
+        text, status = t.screen.all()[:2]
+        assert text == "a\\x1b[2Jb" and status.startswith("depth 2.0 of 2")
+        assert "> " not in t.out and "\x1b[2J" not in t.out
+    assert not list(tmp_path.iterdir())
 
 
 def test_ctrl_c(fake, tmp_path):

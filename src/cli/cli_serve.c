@@ -12,6 +12,8 @@
 
 /* ---- options ---- */
 
+enum { STALL_MS = 60000 }; /* longer than a step of the largest model on the slowest machine that is any use */
+
 static gy_status set_engine(const gy_args *a, gy_err *err, gyre_options *o) {
     gy_engine_opts e;
     GY_TRY(gy_cli_engine_opts(a, err, &e));
@@ -88,6 +90,7 @@ static gy_status set_options(const gy_args *a, gy_err *err, gy_app_opts *o) {
     o->access_log = (gy_app_log)a->access_log;
     o->access_fd = STDOUT_FILENO;
     o->drain_ms = (int)ceil(a->shutdown_timeout * 1000);
+    o->stall_ms = STALL_MS;
     o->max_queue_tokens = a->max_queue_tokens;
     return gy_serve_set_life(&a->serve, err, o);
 }

@@ -48,6 +48,7 @@ typedef struct gy_app_opts {   /* everything is borrowed and must outlive the ap
     int drain_ms;   /* how long a drain waits for what runs */
     int request_ms; /* from a request's last byte to its answer's last one, else 408 or a broken stream; 0: any */
     int64_t max_queue_tokens; /* prompt tokens that may wait for their first output, beyond it 429; 0: any number */
+    int stall_ms;             /* the engine has work and ends no step for so long: said in the log; 0: never */
     void (*on_hangup)(void *user); /* may be NULL: what else gy_app_hangup is about; on the loop's thread */
     void *hangup_user;
 } gy_app_opts;

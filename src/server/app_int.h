@@ -153,9 +153,10 @@ struct gy_app {
     char fingerprint[48];
     char server[32];
 
-    gy_err lost_err;    /* of is_lost */
-    int64_t lost_ns;    /* when running requests were told of it; 0: not yet */
-    gy_log_writer *log; /* of access; NULL: off */
+    gy_err lost_err;       /* of is_lost */
+    int64_t lost_ns;       /* when running requests were told of it; 0: not yet */
+    int64_t step, step_ns; /* the engine's last step, and when it was seen or there was no work; -1: a stall was said */
+    gy_log_writer *log;    /* of access; NULL: off */
 };
 
 /* app.c */

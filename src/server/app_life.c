@@ -58,11 +58,33 @@ static void attend_loss(gy_app *a, int64_t now) {
     if (now - a->lost_ns >= (int64_t)LOST_MS * 1000000) gy_http_server_drain(a->http, LOST_DRAIN_MS);
 }
 
+static int has_work(const gy_app *a) {
+    for (const gy_app_req *r = a->reqs; r; r = r->next)
+        if (r->n_live) return 1;
+    return 0;
+}
+
+/* A step that does not end (a device that hangs) looks like nothing from outside. It cannot be ended either, so it is
+ * said, once; deadlines of requests hold meanwhile. */
+static void watch_steps(gy_app *a, int64_t now) {
+    gyre_stats s;
+    gyre_get_stats(a->g, &s, sizeof s);
+    if (s.n_step != a->step || !has_work(a)) {
+        a->step = s.n_step;
+        a->step_ns = now;
+    } else if (a->step_ns >= 0 && now - a->step_ns >= (int64_t)a->o.stall_ms * 1000000) {
+        gy_log(GY_LOG_ERROR, "server", "the engine has work and has not ended a step for a long time", "seconds=%lld",
+               (long long)((now - a->step_ns) / 1000000000));
+        a->step_ns = -1;
+    }
+}
+
 void gy_app_on_tick(void *user) {
     gy_app *a = user;
     int64_t now = gy_clock_ns();
     if (!a->is_serving) return;
     if (a->o.request_ms) expire(a, now);
+    if (a->o.stall_ms && !a->is_lost) watch_steps(a, now);
     gy_app_check_lost(a);
     if (a->is_lost) attend_loss(a, now);
 }

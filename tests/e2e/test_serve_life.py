@@ -247,6 +247,7 @@ def test_access_log_that_nobody_reads():
             while data.count(b"unknown_url") < 100:
                 data += sock.recv(1 << 20)
         sock.close()
+        assert s.metric("gyre:log_lines_dropped_total") > 0
         s.p.send_signal(signal.SIGTERM)
         begin = time.monotonic()
         s.p.wait(timeout=30)
@@ -324,7 +325,7 @@ def test_unit_file():
     unit.optionxform = str
     unit.read(ROOT / "docs/gyre.service")
     service = unit["Service"]
-    assert service["Type"] == "notify" and service["Restart"] == "on-failure"
+    assert service["Type"] == "notify" and service["Restart"] == "on-failure" and service["RestartPreventExitStatus"] == "2"
     assert re.fullmatch(r"/bin/kill -HUP \$MAINPID", service["ExecReload"])
     words = service["ExecStart"].split()
     assert words[0] == "@PREFIX@/bin/gyre" and words[1] == "serve"

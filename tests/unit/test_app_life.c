@@ -15,6 +15,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -33,6 +34,7 @@ typedef struct fake_req {
 static struct {
     pthread_mutex_t lock;
     int fd, is_lost;
+    atomic_int n_step;
     fake_req req[MAX_REQS]; /* id 0: free */
     gyre_event ev[MAX_EVENTS];
     gyre_finish fin[MAX_EVENTS];
@@ -184,6 +186,7 @@ const gyre_info *gyre_get_info(const gyre *g) {
 void gyre_get_stats(const gyre *g, gyre_stats *out, size_t size) {
     (void)g;
     memset(out, 0, size);
+    out->n_step = fake.n_step;
 }
 
 void gyre_options_default(gyre_options *o, size_t size) {
@@ -448,6 +451,47 @@ static void test_request_timeout(void **state) {
     finish(&f, GY_OK);
 }
 
+static const char *log_text(int fd) {
+    static char text[4096];
+    ssize_t n = pread(fd, text, sizeof text - 1, 0);
+    text[n > 0 ? n : 0] = '\0';
+    return text;
+}
+
+/* Work and no step: said once for each time; not without work, not while steps end. */
+static void test_stall(void **state) {
+    (void)state;
+    static const char says[] = "the engine has work and has not ended a step for a long time";
+    char path[] = "/tmp/gyre-stall-XXXXXX";
+    fixture f;
+    gy_app_opts o = {.drain_ms = 0, .stall_ms = 600};
+    int log = mkstemp(path);
+    assert_true(log >= 0);
+    gy_log_set_fd(log);
+    start(&f, &o);
+    poll(NULL, 0, 1000);
+    int c = ask(&f, STREAM);
+    wait_for(&fake.n_submit, 1);
+    for (int i = 0; i < 12; i++) {
+        fake.n_step++;
+        fake_tokens();
+        poll(NULL, 0, 100);
+    }
+    assert_null(strstr(log_text(log), says));
+    poll(NULL, 0, 2000);
+    const char *first = strstr(log_text(log), says);
+    assert_non_null(first);
+    assert_null(strstr(first + 1, says));
+    fake.n_step++;
+    poll(NULL, 0, 1200);
+    first = strstr(log_text(log), says);
+    assert_non_null(strstr(first + 1, says));
+    gy_app_drain(f.a);
+    finish(&f, GY_OK);
+    close(c), close(log), unlink(path);
+    gy_log_set_fd(STDERR_FILENO);
+}
+
 /* Nobody reads the access log: answers come all the same, and what is lost is counted. */
 static void test_stuck_access_log(void **state) {
     (void)state;
@@ -489,10 +533,8 @@ static void test_stuck_access_log(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_lost_silently),
-        cmocka_unit_test(test_request_timeout),
-        cmocka_unit_test(test_stuck_access_log),
+        cmocka_unit_test(test_lost),  cmocka_unit_test(test_lost_silently),    cmocka_unit_test(test_request_timeout),
+        cmocka_unit_test(test_stall), cmocka_unit_test(test_stuck_access_log),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

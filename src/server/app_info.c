@@ -74,7 +74,8 @@ void gy_app_one_model(gy_app *a, gy_http_req *r, const gy_app_call *c) {
 static void note_load(gy_app *a) {
     gy_log_writer_stats log;
     gy_app_log_stats(a, &log);
-    gy_oai_load l = {.backlog_tok = a->backlog.tok,
+    gy_oai_load l = {.body_bytes = a->held_bytes,
+                     .backlog_tok = a->backlog.tok,
                      .prefill_tok_s = gy_app_prefill_rate(a),
                      .n_log_dropped = log.n_dropped + log.n_failed};
     _Static_assert((int)GY_OAI_LANES == (int)GY_APP_LANES, "in the same order");

@@ -136,6 +136,7 @@ struct gy_app {
     gy_app_lane *lane[GY_APP_LANES];
     gy_app_scratch *lane_scratch[GY_APP_LANES];
     gy_app_backlog backlog;
+    size_t held_bytes; /* bodies of all in reqs */
     const gyre_info *info;
     pthread_t loader;
     int has_loader, is_serving, is_lost; /* serving: READY was seen by the loop. lost: the engine cannot go on */

@@ -16,6 +16,10 @@
  * stays here so holds up streams by a tenth of a millisecond, and a quick job those behind it by less than ten. */
 enum { MAX_HERE = 1 << 10, MAX_QUICK = 64 << 10 };
 
+/* Bodies of all requests that live, from their last byte to their end. A document takes up to 20 times its text
+ * ("0,0,"), mostly about as much as it. */
+enum { MAX_HELD = 128 << 20 };
+
 static gy_status no_memory(gy_oai_error *e) {
     return gy_oai_error_set(e, GY_OAI_E_BUSY, NULL, "no memory for this request now; try again later");
 }
@@ -32,6 +36,7 @@ static gy_app_req *new_req(gy_app *a, gy_http_req *http, const gy_app_call *c) {
     r->next = a->reqs;
     if (a->reqs) a->reqs->prev = r;
     a->reqs = r;
+    a->held_bytes += c->bytes_in;
     return r;
 }
 
@@ -61,6 +66,7 @@ void gy_app_release(gy_app_req *r) {
     GY_CHECK(r->n_live == 0 && !r->in_work);
     *(r->prev ? &r->prev->next : &a->reqs) = r->next;
     if (r->next) r->next->prev = r->prev;
+    a->held_bytes -= r->call.bytes_in;
     if (r->call.bytes_in <= MAX_QUICK || !a->lane[GY_APP_SLOW]) {
         free_req(r);
         return;
@@ -150,13 +156,23 @@ static gy_status take_small(gy_app_req *r, const char *body, size_t n, gy_oai_er
     return conclude(r, e);
 }
 
+/* One that is larger than all of it is taken when there is no other. */
+static gy_app_req *accept_req(gy_app *a, gy_http_req *http, const gy_app_call *c, gy_oai_error *e) {
+    if (a->held_bytes && (c->bytes_in > MAX_HELD || a->held_bytes > MAX_HELD - c->bytes_in)) {
+        gy_oai_error_set(e, GY_OAI_E_QUEUE, NULL, "the requests that are here hold too many bytes; try again later");
+        return NULL;
+    }
+    gy_app_req *r = new_req(a, http, c);
+    if (!r) no_memory(e);
+    return r;
+}
+
 void gy_app_take(gy_app *a, gy_http_req *http, const gy_app_call *c) {
     size_t n;
     gy_oai_error e;
     const char *body = gy_http_req_body(http, &n);
-    gy_app_req *r = new_req(a, http, c);
+    gy_app_req *r = accept_req(a, http, c, &e);
     if (!r) {
-        no_memory(&e);
         gy_app_refuse(a, http, c, &e, NULL);
         return;
     }
@@ -205,7 +221,7 @@ gy_status gy_app_lanes_open(gy_app *a, gy_err *err) {
         const gy_app_lane_opts o = {.name = lanes[i].name,
                                     .nice = lanes[i].nice,
                                     .max_jobs = (size_t)a->o.engine.max_queue + (size_t)a->o.engine.max_seqs,
-                                    .max_bytes = lanes[i].max_bytes,
+                                    .max_bytes = MAX_HELD,
                                     .on_done = on_done,
                                     .user = a,
                                     .worker = a->lane_scratch[i]};

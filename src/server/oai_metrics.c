@@ -96,6 +96,7 @@ typedef enum id {
     G_UNKNOWN,
     G_WAIT_TOK,
     G_BACKLOG,
+    G_BODY_BYTES,
     G_PREFILL_RATE,
     G_MASK_HIT,
     G_MASK_MISS,
@@ -200,6 +201,7 @@ static const row rows[N_ID] = {
     [G_UNKNOWN] = C("gyre:unknown_fields_total", "Members of request bodies that nobody knows."),
     [G_WAIT_TOK] = G("gyre:waiting_tokens", "Prompt tokens of choices that wait to be admitted."),
     [G_BACKLOG] = G("gyre:backlog_tokens", "Prompt tokens of requests whose first output has not come."),
+    [G_BODY_BYTES] = G("gyre:request_body_bytes", "Bodies of the requests that live."),
     [G_PREFILL_RATE] = G("gyre:prefill_tokens_per_second", "How fast prompts were computed lately; 0: not known."),
     [G_MASK_HIT] = CL("gyre:grammar_masks_total", MASKS, "source", "cache"),
     [G_MASK_MISS] = CL("gyre:grammar_masks_total", MASKS, "source", "computed"),
@@ -506,6 +508,7 @@ void gy_oai_metrics_stats(gy_oai_metrics *m, const gyre_stats *s) {
 
 void gy_oai_metrics_load(gy_oai_metrics *m, const gy_oai_load *l) {
     gy_metric_set(m->s[G_BACKLOG], (double)l->backlog_tok);
+    gy_metric_set(m->s[G_BODY_BYTES], (double)l->body_bytes);
     gy_metric_set(m->s[G_PREFILL_RATE], l->prefill_tok_s);
     gy_metric_set(m->s[G_LOG_DROPPED], (double)l->n_log_dropped);
     for (int i = 0; i < GY_OAI_LANES; i++) {

@@ -44,6 +44,7 @@ typedef struct gy_oai_lane {
     double busy_s;
 } gy_oai_lane;
 typedef struct gy_oai_load {
+    size_t body_bytes;      /* of all requests that live */
     int64_t backlog_tok;    /* prompt tokens of requests whose first output has not come */
     double prefill_tok_s;   /* how fast prompts were computed lately; 0: not known */
     uint64_t n_log_dropped; /* lines of the access log that could not be written */

@@ -124,8 +124,8 @@ def beside(s, path, body):
 
 
 @pytest.mark.parametrize("path, body, status, words", [
-    (C, {"repeat": [WORDS, 480000]}, 400, "context"),
-    ("/tokenize", {"repeat": [WORDS, 240000]}, 200, '"count":'),
+    (C, {"repeat": [WORDS, 240000]}, 400, "context"),
+    ("/tokenize", {"repeat": [WORDS, 120000]}, 200, '"count":'),
     (CHAT, slow(2500), 200, "assistant"),
     ("/apply_template", {"messages": user("Hi"), "chat_template_kwargs": {"turns": 2500}}, 200, "prompt"),
 ])
@@ -144,7 +144,7 @@ def test_streams_flow_beside(chat, path, body, status, words):
 def test_quick_ones_do_not_wait_for_slow_ones(chat):
     """A large body and a constraint have a lane of their own; a chat passes them."""
     with ThreadPoolExecutor(1) as pool:
-        big = pool.submit(chat.ask, "POST", "/tokenize", {"prompt": WORDS * 480000})
+        big = pool.submit(chat.ask, "POST", "/tokenize", {"prompt": WORDS * 300000})
         eventually(lambda: jobs(chat) > 0)
         chat.post(CHAT, slow(0))
         assert not big.done()
@@ -203,6 +203,22 @@ def test_bound_of_prompt_tokens(tmp_path):
         assert s.metric("gyre:backlog_tokens") == 0 and s.metric("gyre:prefill_tokens_per_second") > 0
 
 
+def test_bound_of_held_bytes(tmp_path):
+    """A body counts until its request ends: 128 MiB of them together."""
+    big = json.dumps({"prompt": "a", "max_tokens": 1, "junk": "x" * (70 << 20)})
+    with chat_server(tmp_path, "--max-body-bytes", "100M") as s, ThreadPoolExecutor(8) as pool:
+        before = [pool.submit(s.ask, "POST", CHAT, slow(2500, junk="x" * 70000)) for _ in range(4)]
+        eventually(lambda: jobs(s) == 4)
+        first = pool.submit(s.ask, "POST", C, big)  # behind those: it is there for a while
+        eventually(lambda: s.metric("gyre:request_body_bytes") > 70 << 20)
+        status, headers, data = s.ask("POST", C, big)
+        e = json.loads(data)["error"]
+        assert (status, e["code"]) == (429, "queue_full") and "too many bytes" in e["message"] and headers["Retry-After"]
+        assert s.ask("POST", C, {"prompt": "a", "max_tokens": 1})[0] == 200
+        assert [f.result()[0] for f in [*before, first]] == [200] * 5
+        eventually(lambda: s.metric("gyre:request_body_bytes") == 0)
+
+
 # ---- clients that leave, connections that go on, servers that stop ----------------------------------------------------------------
 
 
@@ -259,6 +275,15 @@ def test_stop_does_not_wait_longer_than_it_may(tmp_path):
         for sock in socks:
             with contextlib.suppress(ConnectionResetError):
                 assert sock.recv(1000) == b""
+
+
+def test_deadline_while_it_is_prepared(tmp_path):
+    with chat_server(tmp_path, "--request-timeout", 0.1) as s, ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(s.ask, "POST", CHAT, slow(2500)) for _ in range(4)]
+        statuses = [f.result()[0] for f in asked]
+        assert statuses.count(408) >= 3 and set(statuses) <= {200, 408}
+        eventually(lambda: jobs(s) == 0)
+        assert s.ask("POST", C, {"prompt": "a", "max_tokens": 1})[0] == 200
 
 
 # ---- constraints -----------------------------------------------------------------------------------------------------------------
@@ -394,6 +419,24 @@ def test_constrained_equals_run(chat, tmp_path):
     with ThreadPoolExecutor(16) as pool:
         for i, got in enumerate(pool.map(one, range(len(asks)))):
             assert got == [want[i, 0], want[i, 1]], asks[i]
+
+
+CALLS = [{"type": "function", "function": {"name": "light", "parameters": {"type": "object", "properties": {
+             "room": {"enum": ["hall", "bath"]}, "level": {"type": "integer", "minimum": 0, "maximum": 9}},
+             "required": ["room", "level"], "additionalProperties": False}}},
+         {"type": "function", "function": {"name": "off"}}]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "light"}}])
+def test_a_call_that_must_be_made(chat, choice):
+    for seed in range(6):
+        body = {"messages": user("Do it"), "tools": CALLS, "tool_choice": choice, "max_tokens": 200, "seed": seed}
+        c = chat.post(CHAT, body)["choices"][0]
+        (call,) = c["message"]["tool_calls"]
+        args = json.loads(call["function"]["arguments"])
+        assert call["function"]["name"] == "light" or (choice == "required" and call["function"]["name"] == "off" and args == {})
+        if call["function"]["name"] == "light":
+            assert args["room"] in ("hall", "bath") and 0 <= args["level"] <= 9
 
 
 def test_masks_are_kept(chat):

@@ -327,7 +327,8 @@ static void from_stats(void **state) {
                     .wait_tok = 123,
                     .grammar_mask_hit = 11,
                     .grammar_mask_miss = 5};
-    const gy_oai_load load = {.backlog_tok = 456,
+    const gy_oai_load load = {.body_bytes = 7000000000,
+                              .backlog_tok = 456,
                               .prefill_tok_s = 12.5,
                               .n_log_dropped = 2,
                               .lane = {{1, 20, 30, 4, 0.5}, {2, 21, 31, 5, 1.5}}};
@@ -354,6 +355,7 @@ static void from_stats(void **state) {
         {"gyre:kv_plane_bytes", "plane=\"boundary\"", 3000},
         {"gyre:waiting_tokens", "", 123},
         {"gyre:backlog_tokens", "", 456},
+        {"gyre:request_body_bytes", "", 7000000000},
         {"gyre:prefill_tokens_per_second", "", 12.5},
         {"gyre:queue_limit", "", 77},
         {"gyre:queue_tokens_limit", "", 5000000000},

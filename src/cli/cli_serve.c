@@ -151,6 +151,7 @@ int gy_cmd_serve(const gy_args *a) {
     if (!o.dir || set_options(a, &err, &o) < 0) return gy_cli_fail(&err);
     gy_cli_note_synthetic(o.dir);
     gy_serve_notify_open();
+    gy_serve_raise_descriptors(&o);
     if (gy_serve_open_log(a->serve.log_file, &err, &o) < 0 || serve(&o, &err) < 0) {
         gy_cli_name_flag(&err);
         return gy_cli_fail(&err);

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -92,6 +93,18 @@ gy_status gy_serve_open_log(const char *path, gy_err *err, gy_app_opts *o) {
     o->on_hangup = reopen_log;
     o->hangup_user = (void *)(uintptr_t)path;
     return GY_OK;
+}
+
+/* ---- descriptors ---- */
+
+enum { OTHER_DESCRIPTORS = 256 };
+
+void gy_serve_raise_descriptors(const gy_app_opts *o) {
+    struct rlimit r;
+    rlim_t want = (rlim_t)o->http.max_conns + OTHER_DESCRIPTORS;
+    if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur >= want) return;
+    r.rlim_cur = r.rlim_max < want ? r.rlim_max : want;
+    (void)setrlimit(RLIMIT_NOFILE, &r);
 }
 
 /* ---- systemd ---- */

@@ -14,6 +14,10 @@ gy_status gy_serve_set_life(const gy_serve_opts *v, gy_err *err, gy_app_opts *o)
  * opens it again. */
 gy_status gy_serve_open_log(const char *path, gy_err *err, gy_app_opts *o);
 
+/* As many descriptors as the connections of o need, if the system's hard limit allows it: the soft one is often 1024.
+ */
+void gy_serve_raise_descriptors(const gy_app_opts *o);
+
 /* sd_notify(3): a datagram to $NOTIFY_SOCKET, which only a service manager sets. Failures are of no concern. open once,
  * at start: it reads the environment; tell is async-signal-safe and does nothing when there is nobody to tell. */
 void gy_serve_notify_open(void);

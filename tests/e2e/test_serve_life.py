@@ -32,7 +32,7 @@ class Life(Server):
 
     def __init__(self, *args, ca=None, env=None, wait=True, limit=None):
         self.ca, self.err, self.lines = ca, "", []
-        files = limit and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
+        files = limit and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limit))
         self.p = subprocess.Popen([GYRE, "serve", DEMO, "--port", "0", *map(str, args)], stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE, env={**os.environ, **(env or {})}, preexec_fn=files)
         scheme, self.port = re.search(r"listening on (https?)://[^ ]*:(\d+)", self.until("listening on")).groups()
@@ -352,7 +352,7 @@ def test_drain_over_tls(pair):
 
 def test_out_of_descriptors():
     """With 64 descriptors: those beyond are turned away, those that are served go on, and it recovers."""
-    with live(limit=64) as s:
+    with live(limit=(64, 64)) as s:
         first = s.raw("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert first.recv(65536).startswith(b"HTTP/1.1 200")
         socks = [s.raw("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(100)]
@@ -364,6 +364,14 @@ def test_out_of_descriptors():
             x.close()
         eventually(lambda: s.ask("GET", "/health")[0] == 200)
         assert "no file descriptor left" in s.until("no file descriptor left")
+
+
+def test_soft_limit_is_raised():
+    with live(limit=(64, 500)) as s:
+        socks = [s.raw("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(100)]
+        assert [rest_line(x) for x in socks] == [b"HTTP/1.1 200 OK"] * 100
+        for x in socks:
+            x.close()
 
 
 def rest_line(sock):

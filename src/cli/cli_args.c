@@ -216,7 +216,8 @@ static const gy_opt synth_rows[] = {
     {"tokenizer", GY_OPT_FLAG, AT(tokenizer), NULL, 0, 0, NULL, "write a byte-level tokenizer beside it"},
 };
 static const gy_opt serve_rows[] = {
-    {"host", GY_OPT_STR, AT(host), "HOST", 0, 0, "127.0.0.1", "name or address to listen on; 0.0.0.0 or :: is all"},
+    {"host", GY_OPT_STR, AT(host), "HOST", 0, 0, "127.0.0.1",
+     "name or address to listen on; 0.0.0.0 or :: is all; /PATH: a Unix socket"},
     {"port", GY_OPT_I32, AT(port), "N", 0, 65535, "8000", "0: any free one, which is printed"},
     {"served-model-name", GY_OPT_LIST, AT(served_names), "NAME", 0, 0, "the folder's name",
      "what requests call the model; may be repeated: other names for it"},
@@ -292,8 +293,9 @@ static const gy_opt_group *const bench_groups[] = {&gy_group_bench, &gy_group_re
 static const gy_opt_group *const serve_groups[] = {&group_serve,       &gy_group_serve_life, &group_device,  &group_kv,
                                                    &group_serve_sched, &group_debug,         &group_general, NULL};
 
-static const gy_opt_group *const chat_groups[] = {&gy_group_chat,       &gy_group_chat_request, &group_device,  &group_kv,
-                                                  &gy_group_chat_sched, &group_debug,           &group_general, NULL};
+static const gy_opt_group *const chat_groups[] = {
+    &gy_group_chat,       &gy_group_chat_request, &group_device,  &group_kv,
+    &gy_group_chat_sched, &group_debug,           &group_general, NULL};
 
 /* JSON lines use the same rows; their offsets lie in gy_args, so the fields travel through one. */
 gy_status gy_req_from_json(gy_arena *arena, const gy_jv *obj, const char *const *skip, gy_err *err,

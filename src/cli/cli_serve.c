@@ -135,8 +135,11 @@ static gy_status serve(gy_app_opts *o, gy_err *err) {
     served = app;
     set_signals(on_end, on_hangup);
     const char *colon = strchr(o->http.host, ':');
-    gy_cli_note("listening on http%s://%s%s%s:%d, loading %s", o->http.tls_cert ? "s" : "", colon ? "[" : "",
-                o->http.host, colon ? "]" : "", gy_app_port(app), o->dir);
+    if (o->http.host[0] == '/')
+        gy_cli_note("listening on %s, loading %s", o->http.host, o->dir);
+    else
+        gy_cli_note("listening on http%s://%s%s%s:%d, loading %s", o->http.tls_cert ? "s" : "", colon ? "[" : "",
+                    o->http.host, colon ? "]" : "", gy_app_port(app), o->dir);
     gy_serve_notify("STATUS=loading the model");
     gy_status st = gy_app_run(app, on_ready, o, err);
     set_signals(SIG_IGN, SIG_IGN);

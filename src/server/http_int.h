@@ -134,6 +134,7 @@ struct gy_http_server {
 /* http_listen.c: n sockets that accept, or none. The port is that of the first. */
 gy_status gy_http_listen(const char *host, int port, int backlog, gy_err *err, int fd_out[GY_HTTP_LISTEN_MAX],
                          int *n_out, int *port_out);
+void gy_http_listen_end(int fd); /* closes it, removes a Unix socket's file */
 void gy_http_address(const struct sockaddr_storage *a, char out[64]);
 
 /* http_server.c */

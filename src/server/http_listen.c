@@ -1,6 +1,6 @@
-/* Sockets to accept from. Every address of the host is bound, so that "localhost" means 127.0.0.1 and ::1; a port is
- * never moved. SO_REUSEADDR lets a restart pass connections in TIME_WAIT; SO_REUSEPORT is not set: two servers on one
- * port are an error.
+/* Sockets to accept from. A host that begins with '/' is the path of a Unix socket. Else every address of the host is
+ * bound, so that "localhost" means 127.0.0.1 and ::1; a port is never moved. SO_REUSEADDR lets a restart pass
+ * connections in TIME_WAIT; SO_REUSEPORT is not set: two servers on one port are an error.
  */
 #include "server/http_int.h"
 
@@ -10,11 +10,15 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 void gy_http_address(const struct sockaddr_storage *a, char out[64]) {
     char text[INET6_ADDRSTRLEN] = "?";
-    if (a->ss_family == AF_INET6) {
+    if (a->ss_family == AF_UNIX) {
+        snprintf(out, 64, "unix");
+    } else if (a->ss_family == AF_INET6) {
         struct sockaddr_in6 in6;
         memcpy(&in6, a, sizeof in6);
         inet_ntop(AF_INET6, &in6.sin6_addr, text, sizeof text);
@@ -107,10 +111,64 @@ static gy_status listen_all(const struct addrinfo *list, int port, int backlog, 
     return n > 0 ? GY_OK : GY_E_IO;
 }
 
+/* ---- Unix sockets ---- */
+
+/* -1 with errno. */
+static int bind_path(int fd, const struct sockaddr_un *a, int backlog) {
+    return bind(fd, (const struct sockaddr *)a, sizeof *a) == 0 && listen(fd, backlog) == 0 ? 0 : -1;
+}
+
+/* A file that a server left which was killed: nobody answers there. */
+static int is_left_over(const struct sockaddr_un *a) {
+    struct stat st;
+    if (lstat(a->sun_path, &st) != 0 || !S_ISSOCK(st.st_mode)) return 0;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int refused = fd >= 0 && connect(fd, (const struct sockaddr *)a, sizeof *a) != 0 && errno == ECONNREFUSED;
+    if (fd >= 0) close(fd);
+    return refused;
+}
+
+static gy_status listen_path(const char *path, int backlog, gy_err *err, int *fd_out) {
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    size_t n = strlen(path);
+    if (n >= sizeof a.sun_path)
+        return gy_err_set(err, GY_E_ARG, "host %.60s...: found a path of %zu bytes, a Unix socket's has at most %zu",
+                          path, n, sizeof a.sun_path - 1);
+    memcpy(a.sun_path, path, n);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int bad = fd < 0 || bind_path(fd, &a, backlog) != 0;
+    if (bad && fd >= 0 && errno == EADDRINUSE && is_left_over(&a))
+        bad = unlink(path) != 0 || bind_path(fd, &a, backlog) != 0;
+    if (!bad) {
+        *fd_out = fd;
+        return GY_OK;
+    }
+    int error = errno;
+    if (fd >= 0) close(fd);
+    if (error == EADDRINUSE)
+        return gy_err_set(err, GY_E_IO,
+                          "cannot listen on %s: another process listens there, or it is no socket; pass another --host",
+                          path);
+    return gy_err_set(err, GY_E_IO, "cannot listen on %s: %s", path, strerrordesc_np(error));
+}
+
+void gy_http_listen_end(int fd) {
+    struct sockaddr_un a = {0};
+    socklen_t n = sizeof a - 1;
+    if (getsockname(fd, (struct sockaddr *)&a, &n) == 0 && a.sun_family == AF_UNIX && a.sun_path[0]) unlink(a.sun_path);
+    close(fd);
+}
+
 gy_status gy_http_listen(const char *host, int port, int backlog, gy_err *err, int fd_out[GY_HTTP_LISTEN_MAX],
                          int *n_out, int *port_out) {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     struct addrinfo *list = NULL;
+    if (host[0] == '/') {
+        GY_TRY(listen_path(host, backlog, err, fd_out));
+        *n_out = 1;
+        *port_out = 0;
+        return GY_OK;
+    }
     if (port < 0 || port > 65535) return gy_err_set(err, GY_E_ARG, "port %d: must be from 0 to 65535", port);
     int rc = getaddrinfo(host, NULL, &hints, &list);
     if (rc != 0) return gy_err_set(err, GY_E_IO, "host %s: %s; pass an address with --host", host, gai_strerror(rc));

@@ -228,7 +228,7 @@ static void stop_listening(gy_http_server *s) {
     for (int i = 0; i < s->n_listen; i++) {
         if (s->listen_ev[i]) event_free(s->listen_ev[i]);
         s->listen_ev[i] = NULL;
-        close(s->listen_fd[i]);
+        gy_http_listen_end(s->listen_fd[i]);
     }
     s->n_listen = 0;
     if (s->retry_ev) event_del(s->retry_ev);

@@ -64,7 +64,7 @@ typedef struct gy_http_handler {
 } gy_http_handler;
 
 typedef struct gy_http_server_opts {
-    const char *host;   /* name or address; every address it has is bound */
+    const char *host;   /* name or address; every address it has is bound. "/...": a Unix socket, without a port */
     int port;           /* 0: the system chooses (tests) */
     int backlog;        /* the system's somaxconn caps it */
     int max_conns;      /* further ones are told 503 and closed */
@@ -128,7 +128,7 @@ int gy_http_req_field(const gy_http_req *r, const char *name, const char **value
 
 /* ---- valid until the request ends ---- */
 
-void gy_http_req_peer(const gy_http_req *r, char out[64]); /* "127.0.0.1:4711", "[::1]:4711" */
+void gy_http_req_peer(const gy_http_req *r, char out[64]); /* "127.0.0.1:4711", "[::1]:4711", "unix" */
 void gy_http_req_set_user(gy_http_req *r, void *user);
 void *gy_http_req_user(const gy_http_req *r);    /* NULL at first */
 uint64_t gy_http_req_sent(const gy_http_req *r); /* body bytes handed to the server so far */

@@ -366,6 +366,27 @@ def test_out_of_descriptors():
         assert "no file descriptor left" in s.until("no file descriptor left")
 
 
+def test_unix_socket(tmp_path):
+    path = tmp_path / "gyre.sock"
+    p = subprocess.Popen([GYRE, "serve", DEMO, "--host", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        said = ""
+        while "serving demo" not in said:
+            line = p.stderr.readline().decode()
+            assert line, said
+            said += line
+        assert f"listening on {path}, loading" in said
+        with socket.socket(socket.AF_UNIX) as s:
+            s.connect(str(path))
+            s.sendall(post({"prompt": "a", "max_tokens": 2, "ignore_eos": True}, "Connection: close\r\n").encode())
+            assert json.loads(rest(s).split(b"\r\n\r\n")[1])["usage"]["completion_tokens"] == 2
+        p.send_signal(signal.SIGTERM)
+        assert p.wait(timeout=30) == 0 and not path.exists()
+    finally:
+        p.kill()
+        p.communicate()
+
+
 def test_soft_limit_is_raised():
     with live(limit=(64, 500)) as s:
         socks = [s.raw("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(100)]

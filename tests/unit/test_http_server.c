@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 
 /* ---- the handler: routes that reply at once, hold, stream on wake, flood ---- */
@@ -1146,6 +1147,69 @@ static void test_open_errors(void **state) {
     assert_int_equal(server_bytes(), 0);
 }
 
+static void expect_busy(const gy_http_server_opts *opts, const char *path, const char *says) {
+    const gy_http_handler none = {0};
+    gy_http_server_opts o = *opts;
+    gy_http_server *s = NULL;
+    gy_err err = {0};
+    o.host = path;
+    assert_true(gy_http_server_open(&o, &none, &err, &s) < 0);
+    if (!strstr(err.msg, says)) fail_msg("%s", err.msg);
+}
+
+static int dial_path(const char *path) {
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s", path);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+/* A Unix socket: a busy one and a file that is none are left alone, what a killed server left is taken, the end removes
+ * it; a client that leaves is noticed as elsewhere. */
+static void test_unix_socket(void **state) {
+    (void)state;
+    char dir[] = "/tmp/gyre-unix-XXXXXX", path[64], deep[200];
+    gy_http_server_opts o;
+    app a;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/sock", dir);
+    gy_http_server_opts_default(&o);
+    o.host = path;
+    app_start(&a, &o);
+    assert_int_equal(gy_http_server_port(a.s), 0);
+    int fd = dial_path(path);
+    ask(fd, "GET /peer HTTP/1.1\r\n" H "\r\n", 200, "unix");
+    close(fd);
+    fd = dial_path(path);
+    say_z(fd, "GET /tick HTTP/1.1\r\n" H "\r\n");
+    assert_true(gone_after(&a, fd, leave_close, 1) < 50);
+    expect_busy(&o, path, "another process listens there");
+    fd = dial_path(path);
+    close(fd);
+    app_stop(&a);
+    assert_int_equal(access(path, F_OK), -1);
+    /* Left over. */
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    snprintf(at.sun_path, sizeof at.sun_path, "%s", path);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    close(fd);
+    app_start(&a, &o);
+    fd = dial_path(path);
+    ask(fd, "GET /x HTTP/1.1\r\n" H "\r\n", 200, "/x");
+    close(fd);
+    app_stop(&a);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fclose(f);
+    expect_busy(&o, path, "or it is no socket");
+    assert_int_equal(unlink(path), 0);
+    snprintf(deep, sizeof deep, "/tmp/%0150d", 7);
+    expect_busy(&o, deep, "a Unix socket's has at most 107");
+    assert_int_equal(rmdir(dir), 0);
+}
+
 /* "localhost" may be two addresses; the one that this machine has must work. */
 static void test_localhost(void **state) {
     (void)state;
@@ -1338,7 +1402,7 @@ int main(void) {
         cmocka_unit_test(test_no_memory),       cmocka_unit_test(test_wake),
         cmocka_unit_test(test_chaos),           cmocka_unit_test(test_watch),
         cmocka_unit_test(test_watch_bad),       cmocka_unit_test(test_drain_hears),
-        cmocka_unit_test(test_bytes_and_reset),
+        cmocka_unit_test(test_bytes_and_reset), cmocka_unit_test(test_unix_socket),
     };
     /* Without those that end before a handshake. */
     const struct CMUnitTest again[] = {

@@ -21,8 +21,8 @@
  *   Newlines   behind "<think>", around "</think>", around "<tool_call>" and "</tool_call>" belong to the markers.
  *   Calls      begin to exist when their name is known and their arguments have begun. What fails before, by an end of
  *              text too, is content, marker and all. What fails afterwards ends the call there: the arguments are what
- *              came, the rest is content. "</tool_call>" may be missing at the end of the text. White space between
- *              a call's arguments and its marker is dropped.
+ *              came, the rest is content. "</tool_call>" may be missing at the end of the text, and may come before
+ *              all brackets were closed. White space between a call's arguments and its marker is dropped.
  *   Arguments  are the bytes of the object (or list) as they were written, not judged: where the model's JSON is right,
  *              so are they. A string is taken for JSON inside a string, null and nothing for {}.
  *   Parameters become members of an object: one newline at each end is dropped; a value whose schema allows no string

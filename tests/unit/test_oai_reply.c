@@ -364,6 +364,34 @@ static void tools_and_reasoning_stream(void **state) {
     end(&t);
 }
 
+static void reasoning_left_out(void **state) {
+    (void)state;
+    for (int stream = 0; stream < 2; stream++) {
+        talk t = stream ? BEGIN(GY_OAI_CHAT, U ",\"include_reasoning\":false,\"stream\":true,\"stream_options\":{"
+                                               "\"include_usage\":true}}")
+                        : BEGIN(GY_OAI_CHAT, U ",\"include_reasoning\":false}");
+        feed_tools(&t);
+        assert_null(strstr(t.out.data, "\"reasoning_content\"")); /* generated and counted, not told */
+        assert_null(strstr(t.out.data, "\"reasoning\""));
+        assert_non_null(strstr(t.out.data, "\"completion_tokens_details\":{\"reasoning_tokens\":2}"));
+        if (stream) assert_int_equal(check_frames(&t.out), 1 + 5 + 1 + 1 + 1); /* one a token all the same */
+        end(&t);
+    }
+}
+
+/* What a filter made of the text has the stop string in it, where it belongs; it does not come again as content. */
+static void stop_string_of_a_filter(void **state) {
+    (void)state;
+    talk t = BEGIN(GY_OAI_CHAT, U ",\"stop\":[\"</tool_call>\"],\"include_stop_str_in_output\":true}");
+    gyre_finish f = plain_finish(GYRE_FINISH_STOP, 0, 0);
+    f.stop_string = 0;
+    const gyre_event ev = {.kind = GYRE_EVENT_FINISH, .id = -1, .text = "", .finish = &f};
+    const gy_oai_delta d = {.content = "kept", .n_content = 4};
+    assert_int_equal(gy_oai_reply_event(t.r, 0, &ev, &d, &t.out, &t.e), GY_DONE);
+    assert_non_null(strstr(t.out.data, "\"content\":\"kept\"}"));
+    end(&t);
+}
+
 static void tools_and_reasoning_body(void **state) {
     (void)state;
     talk t = BEGIN(GY_OAI_CHAT, U "}");
@@ -810,6 +838,8 @@ int main(void) {
         cmocka_unit_test(token_ids_and_gates_in_stream),
         cmocka_unit_test(tools_and_reasoning_stream),
         cmocka_unit_test(tools_and_reasoning_body),
+        cmocka_unit_test(reasoning_left_out),
+        cmocka_unit_test(stop_string_of_a_filter),
         cmocka_unit_test(chat_body),
         cmocka_unit_test(completion_body),
         cmocka_unit_test(completion_logprobs),

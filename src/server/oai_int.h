@@ -16,6 +16,7 @@ typedef struct gy_oai_reader {
     int32_t initial_noise, latent_noise;       /* -1: absent */
     int32_t add_special, cache_prompt;         /* -1: absent */
     const gy_jv *prompt, *messages, *tools, *tool_choice, *stream_options, *tokens;
+    const char *prompt_field; /* the name under which prompt came */
 } gy_oai_reader;
 
 typedef gy_status (*gy_oai_read_fn)(gy_oai_reader *p, const char *field, const gy_jv *v);
@@ -40,7 +41,7 @@ int gy_oai_present(const gy_jv *v); /* neither absent nor null */
 
 /* ---- oai_read_prompt.c ---- */
 
-gy_status gy_oai_read_prompts(gy_oai_reader *p, const gy_jv *v);
+gy_status gy_oai_read_prompts(gy_oai_reader *p, const char *field, const gy_jv *v);
 gy_status gy_oai_read_tokens(gy_oai_reader *p, const gy_jv *v); /* of /detokenize */
 
 /* ---- oai_read_chat.c ---- */

@@ -110,22 +110,22 @@ static gy_status take_prompts(gy_oai_reader *p, size_t n) {
     return p->r->prompts ? GY_OK : gy_oai_no_memory(p);
 }
 
-gy_status gy_oai_read_prompts(gy_oai_reader *p, const gy_jv *v) {
+gy_status gy_oai_read_prompts(gy_oai_reader *p, const char *field, const gy_jv *v) {
     content c = look_into(v);
     if (gy_jv_type(v) == GY_J_ARRAY && !gy_jv_len(v))
-        return gy_oai_expected(p, "prompt", v, "at least one prompt or token");
+        return gy_oai_expected(p, field, v, "at least one prompt or token");
     /* An id at the top makes the whole array one prompt, and so does /tokenize, which has but one. */
     if (gy_jv_type(v) != GY_J_ARRAY || c.n_int || p->r->kind == GY_OAI_TOKENIZE) {
         GY_TRY(take_prompts(p, 1));
-        return read_one(p, "prompt", v, &p->r->prompts[0]);
+        return read_one(p, field, v, &p->r->prompts[0]);
     }
     size_t n = gy_jv_len(v);
     if (n > (size_t)p->cfg->max_prompts)
-        return gy_oai_expected(p, "prompt", v, "at most %d prompts in one body", p->cfg->max_prompts);
+        return gy_oai_expected(p, field, v, "at most %d prompts in one body", p->cfg->max_prompts);
     GY_TRY(take_prompts(p, n));
     for (size_t i = 0; i < n; i++) {
         char at[40];
-        gy_oai_at(at, sizeof at, "prompt[%zu]", i);
+        gy_oai_at(at, sizeof at, "%s[%zu]", field, i);
         GY_TRY(read_one(p, at, gy_jv_at(v, i), &p->r->prompts[i]));
     }
     return GY_OK;

@@ -47,12 +47,20 @@ void gy_oai_config_default(gy_oai_config *c) {
         p->name = v;                                                                                                   \
         return GY_OK;                                                                                                  \
     }
-KEEP(prompt)
 KEEP(messages)
 KEEP(tools)
 KEEP(tool_choice)
 KEEP(stream_options)
 KEEP(tokens)
+
+/* Under either of its names, not under both: then the order of members would decide. */
+static gy_status keep_prompt(gy_oai_reader *p, const char *field, const gy_jv *v) {
+    if (p->prompt)
+        return gy_oai_refuse(p, GY_OAI_E_BAD_REQUEST, field, "found beside %s, expected one of them", p->prompt_field);
+    p->prompt = v;
+    p->prompt_field = field;
+    return GY_OK;
+}
 
 static gy_status read_model(gy_oai_reader *p, const char *field, const gy_jv *v) {
     const char *name;
@@ -428,11 +436,11 @@ static gy_status resolve_prompt(gy_oai_reader *p) {
         return gy_oai_present(p->tokens) ? gy_oai_read_tokens(p, p->tokens)
                                          : gy_oai_expected(p, "tokens", p->tokens, "an array of token ids");
     if (has_prompt && has_messages)
-        return gy_oai_refuse(p, GY_OAI_E_BAD_REQUEST, "prompt", "found prompt and messages, expected one of them");
+        return gy_oai_refuse(p, GY_OAI_E_BAD_REQUEST, p->prompt_field, "found beside messages, expected one of them");
     if (has_messages) return gy_oai_read_messages(p, p->messages);
     if (p->r->kind & (H | A)) return gy_oai_expected(p, "messages", p->messages, "an array of messages");
     if (!has_prompt) return gy_oai_expected(p, "prompt", p->prompt, "a string, token ids, or a list of them");
-    return gy_oai_read_prompts(p, p->prompt);
+    return gy_oai_read_prompts(p, p->prompt_field, p->prompt);
 }
 
 static gy_status resolve_chat(gy_oai_reader *p) {

@@ -329,7 +329,8 @@ const gy_cmd gy_cmds[] = {
     {"synth", "--shape SHAPE OUT [options]", "write a checkpoint with random weights into the new folder OUT",
      "For tests and measurements: it runs like a trained model of that shape and its text means nothing.\n",
      synth_groups, 1, gy_cmd_synth},
-    {"bench", "engine (MODEL | --synthetic SHAPE) [options]", "measure the engine under a workload",
+    {"bench", "engine (MODEL | --synthetic SHAPE) [options]", "measure the engine, or a server, under a workload",
+     "gyre bench serve --help is about loading any OpenAI server over HTTP; what follows is bench engine.\n"
      "Drives the engine inside this process and prints times, rates, KV use and what the host's part costs: medians "
      "over\n"
      "--repeat runs of the same work. Prompts are random token ids; outputs have the lengths asked for (nothing ends "

@@ -29,10 +29,21 @@ const char *gy_finish_name(gy_finish f) {
 
 /* ---- open ------------------------------------------------------------------------------------------------------- */
 
+static void lay_out_handoff(gy_engine *e, gy_carve *c) {
+    size_t n = (size_t)e->o.max_handoff, loops = (size_t)e->m->d.n_loop;
+    if (!n) return;
+    int32_t *told = gy_carve_take(c, n * (loops + 1), sizeof *told);
+    e->handoff = gy_carve_take(c, n, sizeof *e->handoff);
+    e->planes = gy_carve_take(c, loops, sizeof *e->planes);
+    e->hidden = gy_carve_take(c, (size_t)e->m->d.n_embd, sizeof *e->hidden);
+    for (size_t i = 0; c->base && i < n; i++) e->handoff[i].told = told + i * (loops + 1);
+}
+
 static void lay_out(gy_engine *e, gy_carve *c) {
     size_t rows = (size_t)e->o.sched.max_rows, flights = (size_t)e->n_flight;
     e->by_job = gy_carve_take(c, (size_t)e->max_job, sizeof(void *));
     e->flight = gy_carve_take(c, flights, sizeof *e->flight);
+    lay_out_handoff(e, c);
     e->gate_log = e->m->d.has_gate ? gy_carve_take(c, flights, (size_t)e->depth * sizeof(float)) : NULL;
     e->row_flight = gy_carve_take(c, rows, sizeof(int32_t));
     e->row_id = gy_carve_take(c, rows, sizeof(int32_t));
@@ -203,7 +214,10 @@ void gy_engine_finish(gy_engine *e, gy_choice *c, gy_finish reason, int32_t stop
     gy_req *q = c->req;
     gy_job_info info;
     gy_sched_job_info(e->sched, c->job, &info);
-    gy_sched_remove(e->sched, c->job);
+    if (q->handoff)
+        gy_handoff_detach(e, q, c->job);
+    else
+        gy_sched_remove(e->sched, c->job);
     e->by_job[c->job] = NULL;
     c->job = -1;
     q->n_left--;

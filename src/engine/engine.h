@@ -36,6 +36,7 @@ typedef struct gy_engine_opts {
     int32_t
         fuse_loops; /* passes of one step while no token is due to be sampled: 1 = none fused. Depths that are settled
                        beforehand need nobody's decision between two loops; each pass keeps its own prefill share */
+    int32_t max_handoff; /* prompts that cross at once (handoff.h): exports not released and open imports; 0 = none */
     gy_kv_layout kv_layout;
     int32_t cyclic_k;
     int prefix_cache; /* 1: keep block rows of finished prompts for later ones */

@@ -16,6 +16,7 @@
 
 #include "base/arena.h"
 #include "engine/engine.h"
+#include "engine/handoff.h"
 #include "engine/kvmem.h"
 #include "model/loop.h"
 
@@ -39,6 +40,23 @@ typedef struct gy_choice { /* request lifetime */
     int32_t matched; /* bytes of it that the output ends with */
 } gy_choice;
 
+typedef enum gy_handoff_kind {
+    GY_HANDOFF_FREE,
+    GY_HANDOFF_EXPORT, /* its request lives */
+    GY_HANDOFF_HELD,   /* an export whose request is over: only its blocks are left */
+    GY_HANDOFF_IMPORT
+} gy_handoff_kind;
+
+typedef struct gy_handoff { /* handoff.c */
+    gy_handoff_kind kind;
+    int32_t id;       /* the request's (export), the index here (import) */
+    int32_t kv_seq;   /* HELD, IMPORT: owned; -1: none */
+    int32_t flight;   /* EXPORT: of the last token once its coda ran; -1 before */
+    struct gy_req *q; /* EXPORT */
+    gy_export x;
+    int32_t *told; /* [n_loop + 1] what on_planes said last */
+} gy_handoff;
+
 typedef struct gy_req {         /* request lifetime: one allocation, with its arrays behind it */
     struct gy_req *prev, *next; /* all live requests, in order of submission */
     int32_t id;
@@ -50,6 +68,8 @@ typedef struct gy_req {         /* request lifetime: one allocation, with its ar
     int32_t n_ends;
     gy_grammar_after *after; /* NULL: the grammar holds from the first token on */
     gy_choice *choice;       /* [r.n] */
+    gy_handoff *handoff;     /* of an export, else NULL */
+    gy_arrival arrival;      /* of an import: pointers into this allocation; hidden NULL: computed here */
 } gy_req;
 
 /* What a row has to show after each loop. */
@@ -104,9 +124,13 @@ struct gy_engine {
     int32_t n_idle;   /* steps in a row that did nothing although jobs are there */
 
     int32_t depth, n_flight, max_job;
-    gy_choice **by_job; /* [max_job] */
-    gy_flight *flight;  /* [n_flight] */
-    float *gate_log;    /* [n_flight, depth] raw gates of flights whose request wants them */
+    gy_choice **by_job;  /* [max_job] */
+    gy_handoff *handoff; /* [o.max_handoff] */
+    int32_t n_handoff;
+    int32_t *planes;   /* [n_loop] */
+    float *hidden;     /* [n_embd] */
+    gy_flight *flight; /* [n_flight] */
+    float *gate_log;   /* [n_flight, depth] raw gates of flights whose request wants them */
 
     /* One batch, [max_rows] unless said otherwise; step lifetime. */
     int32_t *row_flight, *row_id, *row_logit, *row_state;
@@ -133,7 +157,20 @@ gy_kv_config gy_engine_kv_config(const gy_model_desc *d, gy_dtype act, const gy_
 gy_loop_config gy_engine_loop_config(const gy_engine_opts *o);
 
 /* submit.c */
+typedef struct gy_crossing {   /* what a request is beside what it says; zeroed: nothing */
+    gy_handoff *handoff;       /* an export */
+    const gy_arrival *arrival; /* an import, with */
+    int32_t kv_seq;            /* its sequence, taken over on GY_OK */
+} gy_crossing;
+gy_status gy_engine_queue(gy_engine *e, const gy_request *r, const gy_crossing *x, gy_err *err, int32_t *id_out);
 void gy_req_free(gy_req *q); /* accepts NULL */
+
+/* handoff.c */
+void gy_handoff_tell(gy_engine *e); /* end of a step: how far exports are */
+/* An export's last token is through its coda; its state is that of the coda's input. Ends the request. */
+void gy_handoff_done(gy_engine *e, const gy_logit_item *it, int32_t state);
+void gy_handoff_detach(gy_engine *e, gy_req *q, int32_t job);     /* its request ends, in whatever way */
+void gy_handoff_land(gy_engine *e, int32_t flight, gy_choice *c); /* an import's row is there */
 
 /* constrain.c */
 gy_status gy_constrain_check(const gy_engine *e, const gy_request *r, gy_err *err);

@@ -27,6 +27,7 @@ gy_kv_config gy_engine_kv_config(const gy_model_desc *d, gy_dtype act, const gy_
         c.n_park[g] = p->n_park[g];
     }
     if (p && p->n_park[GY_KV_CORE]) c.max_seqs *= 2; /* parked sequences keep theirs */
+    c.max_seqs += o->max_handoff;
     return c;
 }
 
@@ -69,6 +70,7 @@ static gy_status check_opts(const gy_model_desc *d, const gy_engine_opts *o, gy_
                           o->max_len, d->max_pos);
     GY_TRY(check_range("max_loops", o->max_loops, 0, GY_ENGINE_MAX_LOOPS, err));
     GY_TRY(check_range("max_logits", o->max_logits, 0, 1 << 20, err));
+    GY_TRY(check_range("max_handoff", o->max_handoff, 0, 1 << 16, err));
     GY_TRY(check_range("fuse_loops", o->fuse_loops, 1, GY_ENGINE_MAX_LOOPS, err));
     GY_TRY(check_range("kv_blocks", o->kv_blocks, 0, INT32_MAX / GY_BLOCK_SLOTS, err));
     GY_TRY(check_fraction("kv_fraction", o->kv_fraction, 0, 1, err));

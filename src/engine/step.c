@@ -134,7 +134,25 @@ static int deliver_prompt(gy_engine *e, const gy_logit_item *it) {
     return 0;
 }
 
+static int32_t select_state(const gy_engine *e, int32_t flight) {
+    gy_job_info info;
+    gy_sched_job_info(e->sched, gy_sched_flight_job(e->sched, flight), &info);
+    return e->n_flight + info.slot;
+}
+
+/* Where a row's state for the coda is: select may have kept an earlier one. */
+static int32_t coda_state(const gy_engine *e, int32_t f) {
+    const gy_flight *fl = &e->flight[f];
+    int kept =
+        fl->rule.kind == GY_EXIT_SELECT && fl->exit.selected && fl->exit.selected < fl->exit.loops && fl->samples;
+    return kept ? select_state(e, f) : f;
+}
+
 static int deliver_item(gy_engine *e, gy_logit_item *it) {
+    if (it->c->req->handoff) {
+        gy_handoff_done(e, it, coda_state(e, it->flight));
+        return 1;
+    }
     if (it->st == GY_OK) return it->samples ? deliver_token(e, it) : deliver_prompt(e, it);
     if (it->st == GY_DONE)
         gy_engine_finish(e, it->c, GY_FINISH_STOP, -1, NULL);
@@ -175,7 +193,9 @@ static void sample_item(void *arg, int32_t i, int member) {
     gy_engine *e = arg;
     gy_logit_item *it = &e->item[i];
     const gy_choice *c = it->c;
-    if (it->samples)
+    if (c->req->handoff)
+        it->st = GY_OK; /* an export: whoever imports it samples */
+    else if (it->samples)
         sample_token(e, it, member);
     else
         it->st = gy_logprob_row(it->logits, e->m->d.n_vocab, c->tok[it->pos + 1], c->req->r.prompt_logprobs,
@@ -203,20 +223,6 @@ static void set_item(gy_engine *e, int32_t i, int32_t f, const float *logits) {
 }
 
 /* ---- coda ------------------------------------------------------------------------------------------------------- */
-
-static int32_t select_state(const gy_engine *e, int32_t flight) {
-    gy_job_info info;
-    gy_sched_job_info(e->sched, gy_sched_flight_job(e->sched, flight), &info);
-    return e->n_flight + info.slot;
-}
-
-/* Where a row's state for the coda is: select may have kept an earlier one. */
-static int32_t coda_state(const gy_engine *e, int32_t f) {
-    const gy_flight *fl = &e->flight[f];
-    int kept =
-        fl->rule.kind == GY_EXIT_SELECT && fl->exit.selected && fl->exit.selected < fl->exit.loops && fl->samples;
-    return kept ? select_state(e, f) : f;
-}
 
 static const float *run_coda(gy_engine *e, const gy_sched_rows *b, const int32_t *logit, int32_t n_logit) {
     gy_loop_batch batch = batch_of(b);
@@ -375,6 +381,7 @@ gy_status gy_engine_step(gy_engine *e, gy_err *err) {
     drop_cancelled(e);
     if (gy_sched_idle(e->sched)) return GY_DONE;
     gy_sched_admit(e->sched, t);
+    for (int32_t f; (f = gy_sched_landed(e->sched)) >= 0;) gy_handoff_land(e, f, choice_of(e, f));
     int32_t n = 0;
     e->n_sampled = 0;
     for (int32_t k = 0; k < e->o.fuse_loops && !e->n_sampled; k++) {
@@ -382,8 +389,9 @@ gy_status gy_engine_step(gy_engine *e, gy_err *err) {
         n += done;
         if (!done) break;
     }
+    gy_handoff_tell(e);
     e->stats.n_step++;
-    e->n_idle = n ? 0 : e->n_idle + 1;
+    e->n_idle = n || e->n_handoff ? 0 : e->n_idle + 1; /* open imports may hold what the others wait for */
     gy_status st = gy_loop_sync(e->loop, err);
     e->stats.step_ns += gy_clock_ns() - t;
     if (e->n_idle >= MAX_IDLE && st == GY_OK)

@@ -124,6 +124,9 @@ static void lay_out_req(const gy_engine *e, gy_req *q, gy_carve *c) {
     const gy_model_desc *d = &e->m->d;
     gy_choice *choice = gy_carve_take(c, (size_t)r->n, sizeof *choice);
     gy_logit_bias *bias = r->sample.n_bias ? gy_carve_take(c, (size_t)r->sample.n_bias, sizeof *bias) : NULL;
+    const gy_arrival *a = &q->arrival;
+    float *hidden = a->hidden ? gy_carve_take(c, (size_t)d->n_embd, sizeof *hidden) : NULL;
+    float *gates = a->n_gate ? gy_carve_take(c, (size_t)a->n_gate, sizeof *gates) : NULL;
     char *salt = r->n_salt ? gy_carve_take(c, (size_t)r->n_salt, 1) : NULL;
     size_t n_after = (size_t)r->n_grammar_after;
     char *after = n_after ? gy_carve_take(c, n_after, 1) : NULL;
@@ -138,6 +141,8 @@ static void lay_out_req(const gy_engine *e, gy_req *q, gy_carve *c) {
     for (int32_t i = 0; i < r->n_stop_ids; i++) ends[q->n_ends++] = r->stop_ids[i];
     for (int32_t i = 0; i < n_eos; i++) ends[q->n_ends++] = d->eos[i];
     if (bias) r->sample.bias = memcpy(bias, r->sample.bias, (size_t)r->sample.n_bias * sizeof *bias);
+    if (hidden) q->arrival.hidden = memcpy(hidden, a->hidden, (size_t)d->n_embd * sizeof *hidden);
+    if (gates) q->arrival.gates = memcpy(gates, a->gates, (size_t)a->n_gate * sizeof *gates);
     if (salt) r->cache_salt = memcpy(salt, r->cache_salt, (size_t)r->n_salt);
     if (after) {
         r->grammar_after = memcpy(after, r->grammar_after, n_after);
@@ -152,8 +157,9 @@ void gy_req_free(gy_req *q) {
     gy_mem_free(q);
 }
 
-static gy_status req_copy(const gy_engine *e, const gy_request *r, gy_err *err, gy_req **out) {
+static gy_status req_copy(const gy_engine *e, const gy_request *r, const gy_crossing *x, gy_err *err, gy_req **out) {
     gy_req probe = {.r = *r};
+    if (x->arrival) probe.arrival = *x->arrival;
     gy_carve size = {0};
     size_t head = GY_ALIGN_UP(sizeof probe, 64), total = 0;
     lay_out_req(e, &probe, &size);
@@ -161,6 +167,7 @@ static gy_status req_copy(const gy_engine *e, const gy_request *r, gy_err *err, 
     if (!q)
         return gy_err_set(err, GY_E_NOMEM, "no memory for a request of %d tokens and %d choices", r->n_prompt, r->n);
     q->r = *r;
+    q->arrival = probe.arrival;
     gy_carve c = {.base = (char *)q + head, .cap = size.used};
     lay_out_req(e, q, &c);
     if (r->grammar) gy_grammar_get(r->grammar);
@@ -193,7 +200,7 @@ static int full_prompt(const gy_request *r) {
     return !r->exit.on_prompt || r->exit.kind == GY_EXIT_TRACE;
 }
 
-static void queue_choice(gy_engine *e, gy_req *q, int32_t k) {
+static void queue_choice(gy_engine *e, gy_req *q, int32_t k, const gy_crossing *x) {
     gy_choice *c = &q->choice[k];
     const gy_request *r = &q->r;
     gy_sched_job j = {.tok = c->tok,
@@ -207,6 +214,9 @@ static void queue_choice(gy_engine *e, gy_req *q, int32_t k) {
                                 .n_salt = r->n_salt,
                                 .latent_noise = r->latent_noise && e->m->d.inject,
                                 .latent_seed = r->latent_seed},
+                      .is_pinned = x->handoff != NULL,
+                      .has_kv = k == 0 && x->arrival,
+                      .kv_seq = x->kv_seq,
                       .leader = k && full_prompt(r) ? q->choice[0].job : -1};
     c->req = q;
     c->index = k;
@@ -219,6 +229,10 @@ static void queue_choice(gy_engine *e, gy_req *q, int32_t k) {
 }
 
 gy_status gy_engine_submit(gy_engine *e, const gy_request *r, gy_err *err, int32_t *id_out) {
+    return gy_engine_queue(e, r, &(gy_crossing){0}, err, id_out);
+}
+
+gy_status gy_engine_queue(gy_engine *e, const gy_request *r, const gy_crossing *x, gy_err *err, int32_t *id_out) {
     gy_req *q = NULL;
     GY_TRY(gy_engine_check(e, r, err));
     gy_status st = check_room(e, r, err);
@@ -226,14 +240,16 @@ gy_status gy_engine_submit(gy_engine *e, const gy_request *r, gy_err *err, int32
     gy_request drawn = *r;
     GY_TRY(draw_seed(&drawn, err));
     if (r->grammar) GY_TRY(gy_constrain_open(e, r->vocab, err));
-    GY_TRY(req_copy(e, &drawn, err, &q));
+    GY_TRY(req_copy(e, &drawn, x, err, &q));
     q->id = e->next_id++;
     q->n_left = r->n;
     q->submit_ns = gy_clock_ns();
     q->prev = e->last;
     *(e->last ? &e->last->next : &e->first) = q;
     e->last = q;
-    for (int32_t k = 0; k < r->n; k++) queue_choice(e, q, k);
+    for (int32_t k = 0; k < r->n; k++) queue_choice(e, q, k, x);
+    q->handoff = x->handoff;
+    if (q->handoff) q->handoff->q = q;
     e->stats.n_request++;
     *id_out = q->id;
     return GY_OK;

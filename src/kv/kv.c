@@ -204,6 +204,13 @@ int32_t gy_kv_seq_blocks(const gy_kv *kv, gy_kv_group g, int32_t seq) {
     return kv->pool[g].n_block ? kv->pool[g].blocks[seq] : 0;
 }
 
+const int32_t *gy_kv_seq_log(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t plane, int32_t *n_out) {
+    const kv_pool *p = &kv->pool[g];
+    GY_CHECK(kv_seq_is_live(kv, seq) && plane >= 0 && plane < p->n_plane);
+    *n_out = kv_blocks_of(p->len[kv_plane_index(p, seq, plane)]);
+    return kv_log(p, seq, plane);
+}
+
 int32_t gy_kv_plane_len(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t plane) {
     const kv_pool *p = &kv->pool[g];
     GY_CHECK(seq >= 0 && seq < kv->cfg.max_seqs && plane >= 0 && plane < p->n_plane);

@@ -118,6 +118,10 @@ int32_t gy_kv_plane_blocks(const gy_kv *kv, gy_kv_group g, int32_t plane);
 void gy_kv_block_ref(gy_kv *kv, gy_kv_group g, int32_t block);
 void gy_kv_block_unref(gy_kv *kv, gy_kv_group g, int32_t block);
 
+/* Blocks of one plane's log, *n_out of them, in order of its tokens; valid until the sequence changes. For transfers:
+ * full-depth tokens 0..n-1 lie in it densely. Not of a parked sequence. */
+const int32_t *gy_kv_seq_log(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t plane, int32_t *n_out);
+
 /* Tokens that hold a slot of their own on this plane. */
 int32_t gy_kv_plane_len(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t plane);
 

@@ -61,6 +61,7 @@ static int64_t min64(int64_t a, int64_t b) {
 /* Before anything is shared. */
 static int64_t need_blocks(const gy_sched *s, const sched_job *j, gy_kv_group g) {
     int64_t life = life_blocks(s, j, g), known = rows_of(j->n_known) * s->row_blocks[g];
+    if (j->in.has_kv) return s->o.reserve_full ? life - gy_kv_seq_blocks(s->kv, g, j->in.kv_seq) : 0;
     if (s->o.reserve_full) return life;
     if (j->state == GY_JOB_PARKED) {
         int64_t held = gy_kv_seq_blocks(s->kv, g, j->kv_seq), more = held + gy_kv_n_plane(s->kc, g);
@@ -82,6 +83,10 @@ static int blocks_fit(const gy_sched *s, const int64_t take[GY_KV_GROUPS]) {
         if (take[g] + sched_promised(s, group) + watermark(s, group) > gy_kv_n_avail(s->kv, group)) return 0;
     }
     return 1;
+}
+
+int gy_sched_spare(const gy_sched *s, const int64_t need[GY_KV_GROUPS]) {
+    return blocks_fit(s, need);
 }
 
 /* ---- sharing ----------------------------------------------------------------------------------------------------- */
@@ -150,7 +155,8 @@ static int plan_fits(const gy_sched *s, const sched_job *j, plan *p) {
 /* ---- giving way to a better priority ----------------------------------------------------------------------------- */
 
 static int is_worse(const gy_sched *s, int32_t running, const sched_job *j) {
-    return s->o.policy == GY_SCHED_PRIORITY && s->job[running].in.priority > j->in.priority;
+    const sched_job *r = &s->job[running];
+    return s->o.policy == GY_SCHED_PRIORITY && !r->in.is_pinned && r->in.priority > j->in.priority;
 }
 
 /* Would it help if all worse jobs went? Exact where they share no blocks; else it may say yes too early, as it counts
@@ -217,6 +223,24 @@ static void admit_with(gy_sched *s, int32_t job, const plan *p, int64_t now_ns) 
     sched_start_running(s, job, GY_JOB_PREFILL);
 }
 
+/* The sequence came with the job: nothing is opened, shared or computed. */
+static void sched_land_job(gy_sched *s, int32_t job, int64_t now_ns) {
+    sched_job *j = &s->job[job];
+    GY_CHECK(j->state == GY_JOB_WAITING && j->flights.n == 0);
+    j->kv_seq = j->in.kv_seq;
+    j->in.has_kv = 0;
+    j->cursor = (gy_prefix_cursor){0};
+    j->n_row = 0;
+    j->n_entered = j->in.n_prompt;
+    j->n_done = j->in.n_prompt - 1;
+    j->admit_ns = now_ns;
+    j->was_admitted = 1;
+    s->n_wait_tok -= j->in.n_prompt;
+    s->n_admit++;
+    sched_start_running(s, job, GY_JOB_PREFILL);
+    sched_land(s, job);
+}
+
 static gy_status sched_admit_job(gy_sched *s, int32_t job, const plan *p, int64_t now_ns) {
     gy_status st = sched_open_seq(s, sched_life(&s->job[job]), &s->job[job].kv_seq);
     if (st == GY_OK) admit_with(s, job, p, now_ns);
@@ -240,6 +264,11 @@ static int try_job(gy_sched *s, int32_t job, int64_t now_ns) {
     plan p;
     if (waits_for_leader(s, job) || !make_room(s, job, &p)) return 0;
     if (s->job[job].state == GY_JOB_PARKED) return sched_restore_job(s, job) == GY_OK;
+    if (s->job[job].in.has_kv) {
+        if (s->n_flying[0] >= 2 * s->o.max_rows) return 0;
+        sched_land_job(s, job, now_ns);
+        return 1;
+    }
     return sched_admit_job(s, job, &p, now_ns) == GY_OK;
 }
 
@@ -257,23 +286,42 @@ static int is_closed(const gy_sched *s) {
     if (s->n_running == 0) return 0;
     if (!s->dirty) return 1;
     if (s->n_slot_free > 0) return 0;
-    return s->o.policy == GY_SCHED_FCFS || !is_worse(s, sched_worst_running(s), &s->job[best]);
+    int32_t worst = sched_worst_running(s);
+    return s->o.policy == GY_SCHED_FCFS || worst < 0 || !is_worse(s, worst, &s->job[best]);
 }
 
-void gy_sched_admit(gy_sched *s, int64_t now_ns) {
-    if (is_closed(s)) return;
+/* Returns how many were admitted. */
+static int32_t scan(gy_sched *s, int64_t now_ns) {
     s->dirty = 0;
     int32_t job = s->waiting.head, n_admitted = 0;
     for (int32_t n = 0; job >= 0 && n < s->o.scan_limit; n++) {
         int32_t ahead = s->job_link[job].prev; /* what gives way to the job stands behind it */
         if (try_job(s, job, now_ns)) {
             n_admitted++;
-            if (count_bypass(s, ahead)) return;
+            if (count_bypass(s, ahead)) return n_admitted;
             job = ahead < 0 ? s->waiting.head : s->job_link[ahead].next;
         } else {
-            if (s->job[job].n_bypass >= s->o.max_bypass) return;
+            if (s->job[job].n_bypass >= s->o.max_bypass) return n_admitted;
             job = s->job_link[job].next;
         }
     }
     if (job >= 0 && n_admitted) s->dirty = 1; /* the next scan reaches further */
+    return n_admitted;
+}
+
+/* The last in the queue that brought its KV computes its prompt here instead. */
+static int forget_worst_import(gy_sched *s) {
+    int32_t job = s->waiting.tail;
+    while (job >= 0 && !s->job[job].in.has_kv) job = s->job_link[job].prev;
+    if (job < 0) return 0;
+    gy_kv_seq_close(s->kv, s->job[job].in.kv_seq);
+    s->job[job].in.has_kv = 0;
+    s->n_drop++;
+    return 1;
+}
+
+/* When nothing runs and the best job does not fit, what waits behind it holds the blocks: imports do. */
+void gy_sched_admit(gy_sched *s, int64_t now_ns) {
+    if (is_closed(s)) return;
+    while (!scan(s, now_ns) && s->n_running == 0 && forget_worst_import(s)) {}
 }

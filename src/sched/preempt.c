@@ -5,8 +5,10 @@
 
 int32_t sched_worst_running(const gy_sched *s) {
     int32_t worst = -1;
-    for (int32_t i = 0; i < s->n_running; i++)
+    for (int32_t i = 0; i < s->n_running; i++) {
+        if (s->job[s->running[i]].in.is_pinned) continue;
         if (worst < 0 || sched_better(s, worst, s->running[i])) worst = s->running[i];
+    }
     return worst;
 }
 
@@ -105,7 +107,7 @@ static int park_has_room(const gy_sched *s, const sched_job *j) {
 gy_status gy_sched_preempt(gy_sched *s, int32_t job, gy_preempt how) {
     GY_CHECK(job >= 0 && job < s->n_job);
     const sched_job *j = &s->job[job];
-    if (!sched_runs(j) || (how == GY_PREEMPT_PARK && !park_has_room(s, j))) return GY_AGAIN;
+    if (!sched_runs(j) || j->in.is_pinned || (how == GY_PREEMPT_PARK && !park_has_room(s, j))) return GY_AGAIN;
     give_way(s, job, how);
     GY_CHECK(how != GY_PREEMPT_PARK || j->state == GY_JOB_PARKED);
     return GY_OK;

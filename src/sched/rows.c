@@ -27,6 +27,8 @@ static void sched_flight_enter(gy_sched *s, int32_t job, int is_decode, int32_t 
 void sched_flight_end(gy_sched *s, int32_t flight) {
     sched_flight *f = &s->flight[flight];
     GY_CHECK(f->where != FLIGHT_FREE);
+    for (int32_t i = 0; i < s->n_landed; i++) /* not told yet: admissions only */
+        if (s->landed[i] == flight) s->landed[i--] = s->landed[--s->n_landed];
     if (f->where == FLIGHT_QUEUED) sched_list_remove(&s->queue[f->is_decode], s->flight_link, flight);
     if (f->where == FLIGHT_READY) sched_list_remove(&s->ready[f->is_decode], s->flight_link, flight);
     sched_list_remove(&s->job[f->job].flights, s->flight_chain, flight);
@@ -260,6 +262,49 @@ void gy_sched_leave(gy_sched *s, int32_t flight, int coda_done) {
         finish(s, flight);
     }
     release_held(s, next);
+}
+
+/* ---- prompts computed elsewhere, and for elsewhere --------------------------------------------------------------- */
+
+void sched_land(gy_sched *s, int32_t job) {
+    sched_job *j = &s->job[job];
+    GY_CHECK(s->n_flight_free > 0 && s->n_landed < s->o.max_seqs);
+    int32_t f = s->flight_free[--s->n_flight_free];
+    s->flight[f] = (sched_flight){
+        .job = job, .pos = j->in.n_prompt - 1, .loops = s->o.n_loop, .where = FLIGHT_HELD, .wants = 1, .samples = 1};
+    s->n_flying[0]++;
+    sched_list_push(&j->flights, s->flight_chain, f);
+    publish(s, j);
+    s->landed[s->n_landed++] = f;
+    make_ready(s, f);
+}
+
+/* One that was preempted in the same admission is gone. */
+int32_t gy_sched_landed(gy_sched *s) {
+    return s->n_landed ? s->landed[--s->n_landed] : -1;
+}
+
+void sched_prompt_done(gy_sched *s, int32_t flight) {
+    const sched_flight *f = flight_at(s, flight, FLIGHT_CODA);
+    GY_CHECK(f->samples && f->pos == s->job[f->job].in.n_prompt - 1);
+    finish(s, flight);
+}
+
+void gy_sched_planes_done(const gy_sched *s, int32_t job, int32_t *done) {
+    const sched_job *j = &s->job[job];
+    int32_t depth = 0;
+    if (s->serial) {
+        for (; depth < s->o.n_loop; depth++) done[depth] = j->n_done;
+        return;
+    }
+    /* Earlier tokens have done at least as many loops: the chain is walked from its end, whose loops are the fewest. */
+    for (int32_t d = 0; d < s->o.n_loop; d++) done[d] = j->n_entered;
+    for (int32_t f = j->flights.tail; f >= 0; f = s->flight_chain[f].prev) {
+        const sched_flight *x = &s->flight[f];
+        int32_t loops =
+            x->where == FLIGHT_HELD || x->where == FLIGHT_READY || x->where == FLIGHT_CODA ? s->o.n_loop : x->loops;
+        for (depth = loops; depth < s->o.n_loop; depth++) done[depth] = x->pos;
+    }
 }
 
 /* ---- coda -------------------------------------------------------------------------------------------------------- */

@@ -83,6 +83,7 @@ static void carve(gy_carve *c, gy_sched *s) {
     s->flight_link = gy_carve_take(c, flights, sizeof *s->flight_link);
     s->flight_chain = gy_carve_take(c, flights, sizeof *s->flight_chain);
     s->flight_free = gy_carve_take(c, flights, sizeof *s->flight_free);
+    s->landed = gy_carve_take(c, (size_t)s->o.max_seqs, sizeof *s->landed);
     s->scratch = gy_carve_take(c, jobs + flights, sizeof *s->scratch);
     rows_carve(c, rows, &s->enter);
     rows_carve(c, rows, &s->pass);
@@ -292,6 +293,7 @@ static void sched_free_job(gy_sched *s, int32_t job) {
         sched_flight_end(s, j->flights.head);
     }
     if (j->kv_seq >= 0) gy_kv_seq_close(s->kv, j->kv_seq);
+    if (j->in.has_kv) gy_kv_seq_close(s->kv, j->in.kv_seq);
     s->n_parked -= j->state == GY_JOB_PARKED;
     if (!j->was_admitted) s->n_wait_tok -= j->in.n_prompt;
     if (sched_runs(j))
@@ -305,6 +307,21 @@ static void sched_free_job(gy_sched *s, int32_t job) {
 
 void gy_sched_remove(gy_sched *s, int32_t job) {
     sched_free_job(s, job);
+}
+
+int32_t gy_sched_detach(gy_sched *s, int32_t job, int32_t flight) {
+    sched_job *j = live(s, job);
+    GY_CHECK(j->state != GY_JOB_PARKED);
+    if (flight >= 0) sched_prompt_done(s, flight);
+    while (j->flights.n) {
+        GY_CHECK(s->flight[j->flights.head].where != FLIGHT_PASS);
+        sched_flight_end(s, j->flights.head);
+    }
+    int32_t seq = j->in.has_kv ? j->in.kv_seq : j->kv_seq;
+    j->in.has_kv = 0;
+    j->kv_seq = -1;
+    sched_free_job(s, job);
+    return seq;
 }
 
 /* ---- what can be asked ------------------------------------------------------------------------------------------- */

@@ -107,8 +107,13 @@ typedef struct gy_sched_job {
     int use_cache;                /* 1: look up and publish in the prefix cache (if there is one and full_prompt) */
     int all_logits;               /* 1: every prompt row wants logits (prompt logprobs): no look-up, no sharing */
     gy_prefix_space space;        /* salt borrowed until removal */
-    int32_t leader;               /* a job with the same prompt whose rows this one shares, -1: none. It waits until the
-                                     leader's whole rows are written, or the leader is gone */
+    int is_pinned; /* 1: never preempted, because others read its blocks (an export): whoever has such jobs must also
+                      run others, or none that decode */
+    int has_kv; /* 1: kv_seq, open, holds the whole prompt at the trained depth, claimed and exited, and only the last
+                   token's coda is to come (an import): the job takes it over, at submit */
+    int32_t kv_seq;
+    int32_t leader; /* a job with the same prompt whose rows this one shares, -1: none. It waits until the
+                       leader's whole rows are written, or the leader is gone */
 } gy_sched_job;
 
 /* Can it ever run? GY_E_LIMIT with the numbers if its whole life at full depth is more than the pool. Pure. */
@@ -119,10 +124,20 @@ gy_status gy_sched_submit(gy_sched *s, const gy_sched_job *j, int64_t now_ns, in
  * routing of its rows; for a flight being sampled see gy_sched_sampled. */
 void gy_sched_remove(gy_sched *s, int32_t job);
 
+/* As gy_sched_remove, but the job's KV sequence stays open and is the caller's from now on; -1: it has none. flight: in
+ * the coda, of its last token, which counts as done (and is published); or -1. */
+int32_t gy_sched_detach(gy_sched *s, int32_t job, int32_t flight);
+/* Would so many blocks fit beside what running jobs may still take, and the watermark? */
+int gy_sched_spare(const gy_sched *s, const int64_t need[GY_KV_GROUPS]);
+
 /* ---- one step, in this order ---- */
 
 /* Admits, restores, and under GY_SCHED_PRIORITY preempts for better jobs that wait. */
 void gy_sched_admit(gy_sched *s, int64_t now_ns);
+
+/* Flights of jobs with has_kv that this admission let in: the next one, or -1. The driver fills the flight's state
+ * (what left the core elsewhere) before the coda. */
+int32_t gy_sched_landed(gy_sched *s);
 
 /* A batch. Arrays [max_rows] of the scheduler, valid until its next call. */
 typedef struct gy_sched_rows {
@@ -160,6 +175,9 @@ int32_t gy_sched_flight_loops(const gy_sched *s, int32_t flight); /* done so far
 /* 1: the row wants logits to sample from: the last known token of its job. (Prompt logprobs: also rows with
  * all_logits; those have sample 0.) */
 int gy_sched_flight_samples(const gy_sched *s, int32_t flight);
+
+/* Leading tokens of a running job whose KV is written at each depth: done[n_loop]; between steps. */
+void gy_sched_planes_done(const gy_sched *s, int32_t job, int32_t *done);
 
 typedef enum gy_job_state { GY_JOB_FREE, GY_JOB_WAITING, GY_JOB_PARKED, GY_JOB_PREFILL, GY_JOB_DECODE } gy_job_state;
 typedef struct gy_job_info {

@@ -119,6 +119,9 @@ struct gy_sched {
     gy_sched_rows enter, pass, coda; /* batches; pass and coda may be in the caller's hands at once */
     gy_sched_rows *building;         /* a preemption takes the job's rows out of it; NULL outside enter and pass */
 
+    int32_t *landed; /* [max_seqs] flights that gy_sched_landed has not told */
+    int32_t n_landed;
+
     int64_t n_admit, n_park, n_restore, n_drop, n_recomputed_tok, n_wait_tok;
     int32_t *scratch; /* [n_job + n_flight] the checker's */
     gy_carve mem;
@@ -178,7 +181,7 @@ static inline int sched_may_publish(const gy_sched *s, const sched_job *j) {
 }
 
 static inline int sched_may_look_up(const gy_sched *s, const sched_job *j) {
-    return sched_may_publish(s, j) && !j->in.all_logits;
+    return sched_may_publish(s, j) && !j->in.all_logits && !j->in.has_kv;
 }
 
 /* Tokens of the prompt that a follower can take over: whole block rows, without the last token, which it computes. */
@@ -206,9 +209,12 @@ void sched_begin_decode(gy_sched *s, int32_t job);
 
 void sched_flight_end(gy_sched *s, int32_t flight); /* from wherever it is; the job's books are the caller's */
 
+void sched_prompt_done(gy_sched *s, int32_t flight); /* in the coda, of the last token: no token is sampled from it */
+void sched_land(gy_sched *s, int32_t job); /* the last prompt token of a job with has_kv flies, behind its last loop */
+
 /* ---- preempt.c ---- */
 
-int32_t sched_worst_running(const gy_sched *s); /* -1: nothing runs */
+int32_t sched_worst_running(const gy_sched *s); /* -1: nothing runs that may be preempted */
 void sched_rewind(gy_sched *s, int32_t job);    /* to n_done: no flights, KV truncated */
 gy_status sched_park_job(gy_sched *s, int32_t job);
 void sched_drop_job(gy_sched *s, int32_t job);

@@ -125,14 +125,18 @@ int gold_n_choice(const gy_request *requests, int n) {
     return sum;
 }
 
-int gold_submit(gy_engine *e, gy_request *r, gold_result *results) {
-    gy_err err;
-    int32_t id;
+void gold_listen(gy_request *r, gold_result *results) {
     r->on_token = on_token;
     r->on_prompt = on_prompt;
     r->on_finish = on_finish;
     r->arg = results;
     if (r->sample.n_logprobs < 0) r->sample.n_logprobs = 0;
+}
+
+int gold_submit(gy_engine *e, gy_request *r, gold_result *results) {
+    gy_err err;
+    int32_t id;
+    gold_listen(r, results);
     gy_status st = gy_engine_submit(e, r, &err, &id);
     if (st < 0) die("submit", &err);
     if (st == GY_AGAIN) return 0;
@@ -140,7 +144,7 @@ int gold_submit(gy_engine *e, gy_request *r, gold_result *results) {
     return 1;
 }
 
-static void check_books(gy_engine *e) {
+void gold_check(gy_engine *e) {
     char why[256];
     if (!gy_kv_is_valid(gy_engine_kv(e), why, sizeof why)) die(why, NULL);
     if (!gy_sched_is_valid(gy_engine_sched(e), why, sizeof why)) die(why, NULL);
@@ -155,10 +159,10 @@ int gold_run_hooked(gy_engine *e, gy_request *requests, int n, gold_result *resu
         if (hook->before_step) hook->before_step(hook->arg, e, n_step, results);
         st = gy_engine_step(e, &err);
         if (st < 0) die("step", &err);
-        if (!hook->unchecked) check_books(e);
+        if (!hook->unchecked) gold_check(e);
         if (n_step > 200000) die("never done", NULL);
     }
-    check_books(e);
+    gold_check(e);
     for (int i = 0; i < at; i++)
         if (!results[i].n_finish) die("a choice without its finish event", NULL);
     return n_step;
@@ -214,7 +218,7 @@ int gold_same(const gold_result *a, const gold_result *b) {
 void gold_idle(gy_engine *e) {
     gy_engine_stats s;
     gy_engine_get_stats(e, &s);
-    check_books(e);
+    gold_check(e);
     const gy_kv *kv = gy_engine_kv(e);
     const gy_kv_config *c = gy_kv_get_config(kv);
     if (!gy_sched_idle(gy_engine_sched(e)) || s.sched.n_waiting || s.sched.n_parked || s.sched.n_running ||

@@ -64,6 +64,10 @@ typedef struct gold_hook {
 } gold_hook;
 int gold_run_hooked(gy_engine *e, gy_request *requests, int n, gold_result *results, const gold_hook *hook);
 
+void gold_check(gy_engine *e); /* the books of KV and scheduler */
+/* What r says goes to results, [r->n] of them and zeroed; for tests that submit in ways of their own. */
+void gold_listen(gy_request *r, gold_result *results);
+
 /* Queues one more, whose events go to results[0..n). 0: the queue has no room now. Also for hooks. */
 int gold_submit(gy_engine *e, gy_request *r, gold_result *results);
 

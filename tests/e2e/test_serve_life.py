@@ -316,6 +316,7 @@ def test_notify(tmp_path, abstract):
             assert inbox.recv(1000) == b"STOPPING=1" and s.p.poll() is None
             s.p.send_signal(signal.SIGTERM)
             rest(sock)
+            s.p.wait(timeout=30)
     with live(env={"NOTIFY_SOCKET": "/no/such/socket"}) as s:
         assert s.ask("GET", "/health")[0] == 200
 

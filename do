@@ -311,14 +311,16 @@ cmd_test_gpu() {
     fi
 }
 
-# Without a name all of them; with one, that one and its arguments. callgrind counts the scheduler's instructions.
+# Without a name all of them; with one, that one and its arguments. callgrind counts the scheduler's instructions, callgrind-serve
+# the server's for a token.
 cmd_bench() {
     build_release
-    if [ "${1:-callgrind}" = callgrind ]; then need 'counting instructions' valgrind; fi
-    if [ "${1:-}" = callgrind ]; then exec bench/callgrind.sh build/release/bench; fi
+    case ${1:-callgrind} in callgrind*) need 'counting instructions' 'valgrind python3' ;; esac
+    if [ "${1:-}" = callgrind ]; then exec bench/callgrind.sh build/release; fi
+    if [ "${1:-}" = callgrind-serve ]; then exec bench/callgrind_serve.sh build/release; fi
     if [ $# -gt 0 ]; then
         one=build/release/bench/gyre-bench-$1
-        [ -x "$one" ] || die "bench: no benchmark '$1' (known: $(bench_names)callgrind)"
+        [ -x "$one" ] || die "bench: no benchmark '$1' (known: $(bench_names)callgrind callgrind-serve)"
         shift
         exec "$one" "$@"
     fi
@@ -329,7 +331,9 @@ cmd_bench() {
         "build/release/bench/gyre-bench-$b"
     done
     say '== callgrind'
-    bench/callgrind.sh build/release/bench
+    bench/callgrind.sh build/release
+    say '== callgrind-serve'
+    bench/callgrind_serve.sh build/release
 }
 
 bench_names() {

@@ -49,7 +49,7 @@ static void find_marks(gy_app_chat_out *c, const gy_tok *tok) {
 
 static gy_status fill(gy_app_chat_out *c, const gy_app_req *r, const gy_chat_out_options *o) {
     find_marks(c, r->app->model->tok);
-    c->scan = gy_mem_alloc(GY_MEM_SERVER, (size_t)r->q->base.n, sizeof *c->scan);
+    c->scan = gy_mem_alloc(GY_MEM_SERVER, (size_t)r->q->base.n, sizeof(gy_chat_out *));
     if (!c->scan) return GY_E_NOMEM;
     for (c->n = 0; c->n < r->q->base.n; c->n++) GY_TRY(gy_chat_out_create(o, &c->scan[c->n]));
     if (gy_vec_reserve(&c->tools, GY_MEM_SERVER, 2) || gy_vec_reserve(&c->ids, GY_MEM_SERVER, 2)) return GY_E_NOMEM;

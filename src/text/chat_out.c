@@ -38,9 +38,15 @@ gy_status gy_chat_out_create(const gy_chat_out_options *o, gy_chat_out **out) {
 
 void gy_chat_out_destroy(gy_chat_out *c) {
     if (!c) return;
-    gy_str *const strings[] = {&c->hold,      &c->reasoning, &c->content,    &c->names,     &c->args,
-                               &c->call.name, &c->call.raw,  &c->call.param, &c->call.value};
-    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) gy_str_free(strings[i]);
+    gy_str_free(&c->hold);
+    gy_str_free(&c->reasoning);
+    gy_str_free(&c->content);
+    gy_str_free(&c->names);
+    gy_str_free(&c->args);
+    gy_str_free(&c->call.name);
+    gy_str_free(&c->call.raw);
+    gy_str_free(&c->call.param);
+    gy_str_free(&c->call.value);
     gy_vec_free(&c->pieces);
     gy_vec_free(&c->calls);
     gy_mem_free(c);
@@ -76,8 +82,10 @@ static void put_pending(gy_chat_out *c, gy_str *to) {
 
 static void call_begin(gy_chat_out *c) {
     gy_co_call *k = &c->call;
-    gy_str *const strings[] = {&k->name, &k->raw, &k->param, &k->value};
-    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) gy_co_clear(c, strings[i]);
+    gy_co_clear(c, &k->name);
+    gy_co_clear(c, &k->raw);
+    gy_co_clear(c, &k->param);
+    gy_co_clear(c, &k->value);
     k->announced = k->mute = k->has_name = k->has_args = k->n_param = 0;
     c->holding = 1;
 }

@@ -101,25 +101,31 @@ static int next_key(EditLine *el, wchar_t *out) {
 
 static int ends_with(const gy_str *s, const char *z) {
     size_t n = strlen(z);
-    return s->len >= n && !memcmp(s->data + s->len - n, z, n);
+    return s->len >= n && !memcmp(gy_str_z(s) + s->len - n, z, n);
 }
 
-/* Between the marks of a bracketed paste: kept as it is, but for other line ends and for controls. */
-static int read_paste(EditLine *el, gy_str *out) {
+/* Up to the paste's last mark, that included. */
+static int read_to_mark(EditLine *el, gy_str *out) {
     wchar_t c;
     while (!ends_with(out, PASTE_END)) {
         if (next_key(el, &c) != 1 || out->failed) return -1;
         if (c == L'\r') c = L'\n';
         if (c >= 0x20 || c == L'\n' || c == L'\t' || c == 0x1b) gy_str_put_utf8(out, (uint32_t)c);
     }
-    out->len -= sizeof PASTE_END - 1;
-    size_t to = 0;
-    for (size_t i = 0; i < out->len; i++)
-        if (out->data[i] != 0x1b) out->data[to++] = out->data[i];
-    while (to && out->data[to - 1] == '\n') to--;
-    out->len = to;
-    out->data[to] = '\0';
     return 0;
+}
+
+/* Kept as it is, but for other line ends, those at its end, and controls. */
+static int read_paste(EditLine *el, gy_str *out) {
+    gy_str raw = {0};
+    int rc = read_to_mark(el, &raw);
+    const char *s = gy_str_z(&raw);
+    size_t n = rc ? 0 : raw.len - (sizeof PASTE_END - 1);
+    while (n && s[n - 1] == '\n') n--;
+    for (size_t i = 0; i < n; i++)
+        if (s[i] != 0x1b) gy_str_putc(out, s[i]);
+    gy_str_free(&raw);
+    return rc || out->failed ? -1 : 0;
 }
 
 static void paste(EditLine *el) {

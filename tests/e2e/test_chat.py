@@ -135,6 +135,12 @@ class Fake:
     def bodies(self):
         return [b for _, _, b in self.seen if b]
 
+    def asked(self, n):
+        end = time.monotonic() + 30
+        while len(self.bodies()) < n:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
 
 @pytest.fixture
 def fake():
@@ -715,7 +721,7 @@ def test_ctrl_c(fake, tmp_path):
         assert "stopped" in t.prompt()
         assert fake.left.wait(5)
         t.type("\x15y\r")  # what was typed ahead is there, and can be deleted
-        time.sleep(0.2)
+        fake.asked(2)
         t.type("\x03")  # before anything was said: the question stays
         t.prompt()
         assert "ok" in t.say("/retry")

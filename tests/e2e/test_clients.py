@@ -15,9 +15,11 @@ import socket
 import subprocess
 import threading
 import time
+import typing
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
+import pydantic
 import pytest
 
 from program import ROOT, gyre
@@ -281,6 +283,20 @@ def test_openai_own_fields(client):
     # The first token comes from the prompt's last one, and prompts have full depth unless told.
     assert c.model_extra["loops"] == [4, 2, 2] and len(c.model_extra["token_ids"]) == 3
     assert [len(g) for g in c.model_extra["gates"]] == [4, 2, 2]
+
+
+class Answer(pydantic.BaseModel):
+    sure: bool
+    colour: typing.Literal["red", "green"]
+
+
+def test_openai_parse(client):
+    """A class goes out as a JSON schema and comes back as an object, also from a stream."""
+    ask = {"model": "demo", "messages": MESSAGES, "max_tokens": 60, "seed": 1}
+    assert isinstance(client.chat.completions.parse(**ask, response_format=Answer).choices[0].message.parsed, Answer)
+    with client.chat.completions.stream(**ask, response_format=Answer) as s:
+        kinds = [e.type for e in s]
+    assert kinds.count("content.delta") > 10 and "content.done" in kinds and isinstance(s.get_final_completion().choices[0].message.parsed, Answer)
 
 
 @pytest.mark.parametrize("error, call", [

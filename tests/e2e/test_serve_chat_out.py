@@ -257,5 +257,7 @@ def test_round_trip(servers, template):
     told = ASK + [whole.message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": "rain </tool_response>"}]
     prompt = s.post("/apply_template", {"messages": told, "tools": TOOLS})["prompt"]
     assert text in prompt and "<tool_response>\nrain </tool_response>\n</tool_response>" in prompt
+    silent = [told[0], {**told[1], "content": None}, told[2]]  # what a call without a word before it is sent back as
+    assert "One moment" not in s.post("/apply_template", {"messages": silent, "tools": TOOLS})["prompt"]
     answer = client.chat.completions.create(messages=told, extra_body=said("It rains."), **ask).choices[0]
     assert answer.message.content == "It rains." and answer.finish_reason == "stop" and not answer.message.tool_calls

@@ -1,6 +1,6 @@
 """Clients that others wrote, unchanged, against gyre serve: four load generators and harnesses from PyPI, openai's package,
-curl, h2load, wrk and ab. Then what two clients that do not install here (vllm's bench: torch and CUDA; llmperf: ray) send
-and read, after their sources.
+curl, h2load, wrk and ab. Then what clients that do not install here (vllm's bench and guidellm since 0.4: torch and CUDA;
+llmperf: ray) send and read, after their sources.
 
 The PyPI programs start in the background when the first test of this file runs: they use one core while the other tests
 use the other. They live in .venv/load, because their pins exclude ours (./do deps makes it).
@@ -426,6 +426,29 @@ def test_vllm_bench(server, shape):
                     elif data.get("usage"):
                         made = data["usage"]
             assert made["completion_tokens"] == tokens and (tokens == 12 or not body.get("ignore_eos")) and not cut.rest
+
+
+GUIDELLM = {"model": "demo", "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}, "stop": None,
+            "ignore_eos": True}
+
+
+@pytest.mark.parametrize("path, more", [
+    (C, {"max_tokens": 12, "prompt": "Once upon"}),
+    (CHAT, {"max_completion_tokens": 12, "messages": [{"role": "system", "content": "Short."},
+                                                      {"role": "user", "content": [{"type": "text", "text": "Once"}]}]})])
+def test_guidellm_of_today(server, path, more):
+    """Since 0.4 it asks for usage in each event, sends chats as parts, and takes the numbers of the last usage it saw; a
+    frame with an error ends it, and so does a reply without text and tokens."""
+    status, headers, data = server.ask("POST", path, {**GUIDELLM, **more}, server.auth)
+    assert status == 200 and headers["Content-Type"].startswith("text/event-stream")
+    lines = [line[5:].strip() for line in data.decode().split("\n") if line.strip().startswith("data:")]
+    assert lines.pop() == "[DONE]"
+    events = [json.loads(line) for line in lines]
+    assert not any("error" in e for e in events)
+    counts = [e["usage"]["completion_tokens"] for e in events]
+    assert counts == sorted(counts) and counts[-1] == 12 and events[-1]["choices"] == []
+    texts = [e["choices"][0].get("text") or e["choices"][0].get("delta", {}).get("content") for e in events[:-1]]
+    assert any(texts) and events[-1]["usage"]["prompt_tokens"] == events[0]["usage"]["prompt_tokens"]
 
 
 def test_llmperf(server):

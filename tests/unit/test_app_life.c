@@ -390,11 +390,10 @@ static void lose(int with_word) {
     fake_lose(with_word);
     expect_broken_stream(stream, "\"code\":\"engine_dead\"");
     expect_dead(whole);
-    assert_true(seconds_since(t) < (with_word ? 0.5 : 1.5));
+    assert_true(seconds_since(t) < 2);
     expect_dead(get(&f, "/health"));
     expect_dead(ask(&f, WHOLE));
     expect_dead(ask(&f, STREAM));
-    assert_true(seconds_since(t) < 2.5);
     while (!f.ended && seconds_since(t) < 10) poll(NULL, 0, 5);
     assert_true(f.ended && seconds_since(t) > 2.5 && seconds_since(t) < 8);
     finish(&f, GY_E_DEVICE);
@@ -418,7 +417,7 @@ static void test_lost_silently(void **state) {
 static void test_request_timeout(void **state) {
     (void)state;
     fixture f;
-    gy_app_opts o = {.drain_ms = 60000, .request_ms = 400};
+    gy_app_opts o = {.drain_ms = 60000, .request_ms = 800};
     start(&f, &o);
     int fast = ask(&f, WHOLE);
     wait_for(&fake.n_submit, 1);
@@ -434,15 +433,15 @@ static void test_request_timeout(void **state) {
     expect_broken_stream(stream, "\"code\":\"deadline_exceeded\"");
     expect("\"token_ids\":[7]");
     double took = seconds_since(t);
-    assert_true(took > 0.35 && took < 2);
+    assert_true(took > 0.75 && took < 4);
     hear(whole, "}}");
     assert_memory_equal(heard, "HTTP/1.1 408 ", 13);
     expect("\"type\":\"timeout_error\"");
     expect("\"code\":\"deadline_exceeded\"");
-    expect("not done within 0.4 s");
+    expect("not done within 0.8 s");
     wait_for(&fake.n_cancel, 2);
     /* A connection that waits for nothing is not ended by it. */
-    poll(NULL, 0, 500);
+    poll(NULL, 0, 900);
     static const char again[] = "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n";
     assert_int_equal(send(fast, again, sizeof again - 1, MSG_NOSIGNAL), sizeof again - 1);
     hear(fast, "\"version\"");
@@ -464,26 +463,26 @@ static void test_stall(void **state) {
     static const char says[] = "the engine has work and has not ended a step for a long time";
     char path[] = "/tmp/gyre-stall-XXXXXX";
     fixture f;
-    gy_app_opts o = {.drain_ms = 0, .stall_ms = 600};
+    gy_app_opts o = {.drain_ms = 0, .stall_ms = 1000};
     int log = mkstemp(path);
     assert_true(log >= 0);
     gy_log_set_fd(log);
     start(&f, &o);
-    poll(NULL, 0, 1000);
+    poll(NULL, 0, 1300);
     int c = ask(&f, STREAM);
     wait_for(&fake.n_submit, 1);
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 13; i++) {
         fake.n_step++;
         fake_tokens();
         poll(NULL, 0, 100);
     }
     assert_null(strstr(log_text(log), says));
-    poll(NULL, 0, 2000);
+    poll(NULL, 0, 2600);
     const char *first = strstr(log_text(log), says);
     assert_non_null(first);
     assert_null(strstr(first + 1, says));
     fake.n_step++;
-    poll(NULL, 0, 1200);
+    poll(NULL, 0, 1800);
     first = strstr(log_text(log), says);
     assert_non_null(strstr(first + 1, says));
     gy_app_drain(f.a);

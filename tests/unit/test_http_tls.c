@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 #include <sys/socket.h>
 
+enum { HEADER_MS = 1500 };
 static const char GET[] = "GET /x HTTP/1.1\r\nHost: a\r\n\r\n";
 
 typedef struct app {
@@ -63,7 +64,7 @@ static gy_status app_open(app *a, const char *cert, const char *key, gy_err *err
     const gy_http_handler h = {.user = a, .on_request = on_request, .on_gone = on_gone, .on_wake = on_wake};
     gy_http_server_opts_default(&o);
     o.port = 0;
-    o.header_ms = 300;
+    o.header_ms = HEADER_MS;
     o.tls_cert = cert;
     o.tls_key = key;
     return gy_http_server_open(&o, &h, err, &a->s);
@@ -263,11 +264,11 @@ static void test_no_handshake(void **state) {
     assert_non_null(strstr(got, "this port speaks TLS; use https://"));
     /* An alert, then the end. */
     while (recv(junk, got, sizeof got, 0) > 0) continue;
-    assert_true(gy_clock_ns() - t < 250000000);
+    assert_true(gy_clock_ns() - t < (HEADER_MS - 100) * 1000000ll);
     assert_int_equal(recv(mute, got, sizeof got, 0), 0);
     assert_int_equal(recv(half, got, sizeof got, 0), 0);
     int64_t took = gy_clock_ns() - t;
-    assert_true(took >= 280000000 && took < 5000000000);
+    assert_true(took >= (HEADER_MS - 100) * 1000000ll && took < 8000000000);
     close(plain), close(mute), close(half), close(junk);
     app_stop(&a);
 }
@@ -316,7 +317,7 @@ static void test_goodbye(void **state) {
         if (i < 2) SSL_shutdown(s);
         if (i > 0) shutdown(SSL_get_fd(s), SHUT_WR);
         while (a.n_gone <= i && gy_clock_ns() - t < 5000000000) poll(NULL, 0, 1);
-        assert_true(gy_clock_ns() - t < 50000000);
+        assert_true(gy_clock_ns() - t < 500000000);
         hang_up(s);
     }
     app_stop(&a);

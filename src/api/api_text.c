@@ -138,12 +138,26 @@ gyre_status gyre_tokenize(gyre *g, const char *text, size_t n_text, unsigned fla
     return st == GY_OK ? GYRE_OK : gy_api_status(&e, err);
 }
 
+static gy_status decode(const gyre *g, gy_detok *d, const int32_t *ids, size_t n, gy_err *err, gy_str *out) {
+    int32_t n_tok = gy_tok_n_vocab(g->m.tok), n_vocab = n_tok > g->m.d.n_vocab ? n_tok : g->m.d.n_vocab;
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= n_vocab)
+            return gy_err_set(err, GY_E_ARG, "token id %d is outside the vocabulary of %d", ids[i], n_vocab);
+        /* A model says such ids too: gy_api_text_push. */
+        if (ids[i] < n_tok) GY_TRY(gy_detok_push(d, ids[i], err, out));
+    }
+    return gy_detok_finish(d, err, out);
+}
+
 gyre_status gyre_detokenize(gyre *g, const int32_t *ids, size_t n_ids, int skip_special, gyre_err *err, char *text_out,
                             size_t cap, size_t *n_out) {
     gy_str text = {0};
     gy_err e = {0};
+    gy_detok *d = NULL;
     gy_status st = need_tokenizer(g, "text", &e);
-    if (st == GY_OK) st = gy_tok_decode(g->m.tok, ids, n_ids, skip_special, &e, &text);
+    if (st == GY_OK) st = gy_detok_create(g->m.tok, skip_special, &d);
+    if (st == GY_OK) st = decode(g, d, ids, n_ids, &e, &text);
+    gy_detok_destroy(d);
     if (st < 0 && !e.msg[0]) gy_err_set(&e, st, "no memory for text");
     if (st == GY_OK) {
         *n_out = text.len;

@@ -340,6 +340,17 @@ def test_24_25_26_bodies(s):
         assert refused(s, "/detokenize", {"tokens": ids})["param"].startswith("tokens")
 
 
+def test_ids_behind_the_tokenizer(s):
+    """A model's vocabulary may be padded beyond its tokenizer's: such ids come out, so they may come in; they have no text."""
+    assert s.post("/detokenize", {"tokens": [70, 304, 71]}) == s.post("/detokenize", {"tokens": [70, 71]})
+    c = s.post(C, {"prompt": [70, 304, 71], "max_tokens": 1, "echo": True, "logprobs": 1})["choices"][0]
+    assert c["text"].startswith("CD") and len(c["logprobs"]["tokens"]) == 4
+    ids = s.post(C, {"prompt": "a", "max_tokens": 60, "temperature": 2, "seed": 1, "ignore_eos": True, "return_token_ids": True}
+             )["choices"][0]
+    said = [i for i in ids["token_ids"] if i not in (EOS, START, END)]
+    assert max(said) > 258 and s.post("/detokenize", {"tokens": said})["prompt"] == ids["text"]
+
+
 # ---- sampling and numerics ---------------------------------------------------------------------------------------------------
 
 

@@ -80,7 +80,7 @@ class Run:
             err += line
         port = int(re.search(r"listening on http://[^ ]*:(\d+)", err).group(1))
         body = {"max_tokens": tokens, "ignore_eos": True, "stream": True, "temperature": 1, **({"max_loops": 1} if valgrind else {})}
-        clients = [Client(request("/v1/completions", {**body, "prompt": f"stream {i}", "seed": i})) for i in range(streams)]
+        clients = [Client(request("/v1/completions", {**body, "prompt": chr(33 + i % 90), "seed": i})) for i in range(streams)]
         with Crowd(port) as crowd:
             crowd.run(clients, 3600)
         for c in clients:
@@ -128,7 +128,7 @@ def main():
     o.add_argument("--many", type=int)
     o.add_argument("--valgrind", action="store_true")
     o = o.parse_args()
-    few, many = (o.few or 2, o.many or 10) if o.valgrind else (o.few or 40, o.many or 440)
+    few, many = (o.few or 2, o.many or 6) if o.valgrind else (o.few or 40, o.many or 440)
     a, b = (Run(o.build, o.streams, n, o.valgrind) for n in (few, many))
     n = (many - few) * o.streams
     print(f"{o.streams} streams, {few} and {many} tokens each; {(b.bytes - a.bytes) / n:.0f} bytes a token on the wire")

@@ -182,7 +182,10 @@ static void put_cdf(page *g, const gy_bserve_outcome *o, int dist, const char *t
     char id[16], text[160];
     double *v = gy_bserve_sorted(o->run.rec, o->run.n, dist, &n);
     const double *st = o->result.dist[dist];
-    if (!v) g->failed = 1;
+    if (!v) {
+        g->failed = 1;
+        return;
+    }
     const size_t m = cdf_steps(v, n, x, y);
     snprintf(text, sizeof text,
              "Share of %zu values that are at most so long. Median %.4g ms, p99 %.4g ms, largest %.4g ms.", n,

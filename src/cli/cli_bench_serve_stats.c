@@ -94,12 +94,14 @@ double *gy_bserve_sorted(const gy_bserve_record *rec, size_t n, int dist, size_t
 
 /* ---- totals ---- */
 
+/* The status tells failures apart only when it is the failure: a stream that breaks had 200 or none yet. */
 static void add_error(gy_bserve_result *out, const gy_bserve_record *r, int32_t i) {
+    const int status = r->end == GY_OAI_HTTP ? r->http_status : 0;
     int k = 0;
-    while (k < out->n_error && (out->error[k].end != r->end || out->error[k].http_status != r->http_status)) k++;
+    while (k < out->n_error && (out->error[k].end != r->end || out->error[k].http_status != status)) k++;
     if (k == GY_BSERVE_MAX_ERROR) k--;
     if (k == out->n_error)
-        out->error[out->n_error++] = (gy_bserve_error){.end = r->end, .http_status = r->http_status, .first = i};
+        out->error[out->n_error++] = (gy_bserve_error){.end = r->end, .http_status = status, .first = i};
     out->error[k].n++;
 }
 

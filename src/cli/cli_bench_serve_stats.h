@@ -74,7 +74,7 @@ typedef struct gy_bserve_slo { /* milliseconds; NAN: any */
 
 typedef struct gy_bserve_error { /* requests that failed alike */
     gy_oai_end end;
-    int http_status;
+    int http_status;  /* 0 unless end is GY_OAI_HTTP */
     int32_t n, first; /* first: a record's number */
 } gy_bserve_error;
 enum { GY_BSERVE_MAX_ERROR = 32 }; /* kinds; what goes beyond is in the last one */

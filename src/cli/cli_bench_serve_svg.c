@@ -104,11 +104,13 @@ static void put_ticks(gy_svg *p, int is_x) {
         for (int i = 0; a->lo + i * step <= a->hi + step * 1e-6; i++) put_tick(p, is_x, a->lo + i * step);
         return;
     }
-    const double decades = log10(a->hi / a->lo);
     static const double within[] = {1, 2, 5};
-    for (double d = pow(10, floor(log10(a->lo))); d <= a->hi * 1.0001; d *= 10)
-        for (int i = 0; i < (decades > 3 ? 1 : 3); i++)
-            if (d * within[i] >= a->lo * 0.9999 && d * within[i] <= a->hi * 1.0001) put_tick(p, is_x, d * within[i]);
+    const int first = (int)floor(log10(a->lo)), last = (int)ceil(log10(a->hi)), n_within = last - first > 4 ? 1 : 3;
+    for (int e = first; e <= last; e++)
+        for (int i = 0; i < n_within; i++) {
+            const double v = pow(10, e) * within[i];
+            if (v >= a->lo * 0.9999 && v <= a->hi * 1.0001) put_tick(p, is_x, v);
+        }
 }
 
 /* ---- the plot ---- */

@@ -2,7 +2,9 @@
  * server-sent events. One thread and one loop drive thousands of connections (libcurl's multi interface over epoll).
  *
  * It does not know what the JSON means, but for errors: bodies of failed requests and events that hold "error". It
- * follows no redirects, uses no proxy, reads no environment and no .netrc, and never asks a second time by itself.
+ * follows no redirects, uses no proxy, reads no environment and no .netrc. It asks once: only when a kept connection
+ * turns out to be closed before a byte of the reply came does libcurl send the request again, on a new one (RFC
+ * 9110, 9.2.2 leaves that to the client; servers close idle connections).
  *
  *     gy_oai_open -> gy_oai_post ... gy_oai_step, gy_oai_step ... -> on_event, on_event, on_end -> gy_oai_close
  *

@@ -330,11 +330,12 @@ static void figures(void **state) {
     int64_t a[] = {112 * MS, 122 * MS, 142 * MS}, b[] = {130 * MS};
     const gy_bserve_record rec[] = {done(100, 102, a, 3, 150, 4),       done(100, 100, b, 1, 130, 1),
                                     failed(110, 160, GY_OAI_HTTP, 429), failed(110, 300, GY_OAI_BROKEN, 200),
-                                    failed(111, 160, GY_OAI_HTTP, 429), {.sent = 0, .n_out_asked = 5}};
+                                    failed(111, 160, GY_OAI_HTTP, 429), failed(111, 160, GY_OAI_BROKEN, 0),
+                                    {.sent = 0, .n_out_asked = 5}};
     const gy_bserve_slo slo = {.ttft = 20, .tpot = NAN, .e2e = 48, .given = 1};
     gy_bserve_result r;
     char name[32];
-    assert_int_equal(gy_bserve_figures(rec, 6, 100 * MS, 0.05, &slo, &r), GY_OK);
+    assert_int_equal(gy_bserve_figures(rec, 7, 100 * MS, 0.05, &slo, &r), GY_OK);
     assert_close(r.dist[GY_BSERVE_TTFT][GY_BENCH_MEAN], 20);
     assert_close(r.dist[GY_BSERVE_TTFT][GY_BENCH_P50], 20);
     assert_close(r.dist[GY_BSERVE_TTFT][GY_BENCH_P99], 29.8);
@@ -344,9 +345,9 @@ static void figures(void **state) {
     assert_close(r.dist[GY_BSERVE_ITL][GY_BENCH_MEAN], 15);
     assert_close(r.dist[GY_BSERVE_LAG][GY_BENCH_MAX], 2);
     assert_close(r.f[GY_BSERVE_SECONDS], 0.2); /* 100 to 300: failed requests are part of the run */
-    assert_close(r.f[GY_BSERVE_REQUESTS], 6);
+    assert_close(r.f[GY_BSERVE_REQUESTS], 7);
     assert_close(r.f[GY_BSERVE_COMPLETED], 2);
-    assert_close(r.f[GY_BSERVE_FAILED], 3);
+    assert_close(r.f[GY_BSERVE_FAILED], 4);
     assert_close(r.f[GY_BSERVE_NOT_SENT], 1);
     assert_close(r.f[GY_BSERVE_REQUEST_RATE], 10);
     assert_close(r.f[GY_BSERVE_OUTPUT_TOK], 5); /* not those of failed ones */
@@ -358,11 +359,12 @@ static void figures(void **state) {
     assert_close(r.f[GY_BSERVE_GOODPUT], 5);
     assert_close(r.f[GY_BSERVE_CPU_SHARE], 0.25);
     assert_close(r.f[GY_BSERVE_CPU_US_TOK], 10000);
-    assert_close(r.f[GY_BSERVE_RUNNING_PEAK], 5);
-    assert_close(r.f[GY_BSERVE_RUNNING_MEAN], (48.0 + 30 + 50 + 190 + 49) / 200);
+    assert_close(r.f[GY_BSERVE_RUNNING_PEAK], 6);
+    assert_close(r.f[GY_BSERVE_RUNNING_MEAN], (48.0 + 30 + 50 + 190 + 49 + 49) / 200);
     assert_int_equal(r.n_error, 2);
     assert_int_equal(r.error[0].n, 2);
     assert_int_equal(r.error[0].first, 2);
+    assert_int_equal(r.error[1].n, 2);
     gy_bserve_error_name(r.error[0].end, r.error[0].http_status, name, sizeof name);
     assert_string_equal(name, "http_429");
     gy_bserve_error_name(r.error[1].end, r.error[1].http_status, name, sizeof name);
@@ -383,6 +385,30 @@ static void no_figures(void **state) {
     gy_mem_fail_after(1);
     assert_null(gy_bserve_sorted(rec, 2, GY_BSERVE_TTFT, NULL));
     gy_mem_fail_after(0);
+}
+
+static void late_generators_are_told(void **state) {
+    (void)state;
+    static const struct {
+        double lag, ttft, cpu;
+        const char *says;
+    } cases[] = {{4, 1, 0.1, ""},
+                 {6, 59, 0.1, "up to 6.0 ms (p99) after they were due"},
+                 {6, 61, 0.1, ""},
+                 {NAN, NAN, NAN, ""},
+                 {0, 10, 0.81, "81 % of a core"},
+                 {100, NAN, 0, ""}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        gy_bserve_outcome o = {.result = {.n_error = 0}};
+        gy_str s = {0};
+        o.result.dist[GY_BSERVE_LAG][GY_BENCH_P99] = cases[i].lag;
+        o.result.dist[GY_BSERVE_TTFT][GY_BENCH_P50] = cases[i].ttft;
+        o.result.f[GY_BSERVE_CPU_SHARE] = cases[i].cpu;
+        gy_bserve_put_warnings(&o, &s);
+        assert_int_equal(s.len == 0, cases[i].says[0] == '\0');
+        assert_non_null(strstr(gy_str_z(&s), cases[i].says));
+        gy_str_free(&s);
+    }
 }
 
 /* ---- goodput's words ---- */
@@ -457,8 +483,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(events),        cmocka_unit_test(bodies),         cmocka_unit_test(prefixes_and_lengths),
         cmocka_unit_test(conversations), cmocka_unit_test(gamma_arrivals), cmocka_unit_test(datasets),
-        cmocka_unit_test(figures),       cmocka_unit_test(no_figures),     cmocka_unit_test(slo_words),
-        cmocka_unit_test(axes),          cmocka_unit_test(page_escapes),
+        cmocka_unit_test(figures),       cmocka_unit_test(no_figures),     cmocka_unit_test(late_generators_are_told),
+        cmocka_unit_test(slo_words),     cmocka_unit_test(axes),           cmocka_unit_test(page_escapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,14 +21,16 @@ int gy_app_is_ready(const gy_app *a, gy_oai_error *e) {
     return 0;
 }
 
-/* The engine tells whoever submits that it is lost, before it looks at the request. This one asks for nothing, so it is
- * refused in any case. An error that an event reports is not enough: memory may be short for one request only. */
+/* The engine tells whoever submits that it is lost, before it looks at the request. This one is refused in any case,
+ * and before memory is taken for it, so that none of that can be short. An error that an event reports is not enough:
+ * memory may be short for one request only. */
 void gy_app_check_lost(gy_app *a) {
     gyre_request r;
     gyre_err err = {0};
     uint64_t id;
     char why[600];
     gyre_request_default(&r, sizeof r);
+    r.n_bias = -1;
     gyre_status st = gyre_submit(a->g, &r, &err, &id);
     GY_CHECK(st != GYRE_OK);
     if (a->is_lost || gyre_status_group(st) != GYRE_GROUP_ENGINE) return;

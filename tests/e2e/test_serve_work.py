@@ -282,7 +282,7 @@ def test_deadline_while_it_is_prepared(tmp_path):
         asked = [pool.submit(s.ask, "POST", CHAT, slow(2500)) for _ in range(4)]
         statuses = [f.result()[0] for f in asked]
         assert statuses.count(408) >= 3 and set(statuses) <= {200, 408}
-        eventually(lambda: jobs(s) == 0)
+        eventually(lambda: jobs(s) == 0, 60)
         assert s.ask("POST", C, {"prompt": "a", "max_tokens": 1})[0] == 200
 
 

@@ -19,6 +19,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "pd/ucx_api.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -26,7 +27,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <ucp/api/ucp.h>
 #include <unistd.h>
 
 enum { AM_NOTE = 1, AM_DATA = 2, AM_ACK = 3, N_TRACK = 2048, VERSION = 1, CLOSE_ROUNDS = 20000, MAX_ROUNDS = 64 };
@@ -99,7 +99,7 @@ typedef struct ux {
 static gy_status status_of(ucs_status_t s, const char *what, gy_err *err) {
     if (s == UCS_OK) return GY_OK;
     gy_status st = s == UCS_ERR_NO_MEMORY ? GY_E_NOMEM : GY_E_PEER;
-    return gy_err_set(err, st, "transfer: %s: UCX says: %s", what, ucs_status_string(s));
+    return gy_err_set(err, st, "transfer: %s: UCX says: %s", what, gy_ucx()->ucs_status_string(s));
 }
 
 /* ---- slots ------------------------------------------------------------------------------------------------------- */
@@ -124,12 +124,12 @@ static void slot_lost(slot *s, ucs_status_t st) {
     s->st = GY_E_PEER;
     if (!s->l->n_failed++)
         gy_log(GY_LOG_WARN, "transfer", "a transfer failed; further ones of this peer are not told", "reason=\"%s\"",
-               ucs_status_string(st));
+               gy_ucx()->ucs_status_string(st));
 }
 
 static void on_sent(void *request, ucs_status_t st, void *arg) {
     slot *s = arg;
-    ucp_request_free(request);
+    gy_ucx()->ucp_request_free(request);
     s->n_pending--;
     slot_lost(s, st);
     slot_settle(s);
@@ -156,7 +156,7 @@ static void send_note(slot *s) {
     p.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     p.flags = UCP_AM_SEND_FLAG_EAGER | (s->head.wants_ack ? UCP_AM_SEND_FLAG_REPLY : 0);
     s->is_noted = 1;
-    follow(s, ucp_am_send_nbx(s->l->ep, AM_NOTE, &s->head, sizeof s->head, s->note, s->head.len, &p));
+    follow(s, gy_ucx()->ucp_am_send_nbx(s->l->ep, AM_NOTE, &s->head, sizeof s->head, s->note, s->head.len, &p));
 }
 
 static void slot_finish(slot *s) {
@@ -189,13 +189,13 @@ static void post_puts(slot *s, const gy_xfer_op *op) {
     for (int32_t i = 0; i < op->n_desc; i++) {
         const gy_xfer_desc *d = &op->desc[i];
         ucp_request_param_t p = param_of(s);
-        follow(s, ucp_put_nbx(s->l->ep, (const char *)x->region[d->src_region].mem + d->src_off, d->bytes,
-                              s->l->addr[d->dst_region] + d->dst_off, s->l->rkey[d->dst_region], &p));
+        follow(s, gy_ucx()->ucp_put_nbx(s->l->ep, (const char *)x->region[d->src_region].mem + d->src_off, d->bytes,
+                                        s->l->addr[d->dst_region] + d->dst_off, s->l->rkey[d->dst_region], &p));
     }
     if (!op->n_desc) return;
     ucp_request_param_t p = param_of(s);
     p.op_attr_mask &= ~(uint32_t)UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    follow(s, ucp_ep_flush_nbx(s->l->ep, &p));
+    follow(s, gy_ucx()->ucp_ep_flush_nbx(s->l->ep, &p));
 }
 
 static void post_messages(slot *s, const gy_xfer_op *op) {
@@ -205,8 +205,8 @@ static void post_messages(slot *s, const gy_xfer_op *op) {
         const gy_xfer_desc *d = &op->desc[i];
         h[i] = (data_head){.epoch = x->o.epoch, .op = s->head.op, .off = d->dst_off, .region = d->dst_region};
         ucp_request_param_t p = param_of(s);
-        follow(s, ucp_am_send_nbx(s->l->ep, AM_DATA, &h[i], sizeof h[i],
-                                  (const char *)x->region[d->src_region].mem + d->src_off, d->bytes, &p));
+        follow(s, gy_ucx()->ucp_am_send_nbx(s->l->ep, AM_DATA, &h[i], sizeof h[i],
+                                            (const char *)x->region[d->src_region].mem + d->src_off, d->bytes, &p));
     }
 }
 
@@ -259,7 +259,7 @@ static track *track_of(ux *u, uint64_t epoch, uint64_t op) {
 static void on_ack_sent(void *request, ucs_status_t st, void *arg) {
     (void)st;
     (void)arg;
-    ucp_request_free(request);
+    gy_ucx()->ucp_request_free(request);
 }
 
 static void send_ack(const track *t) {
@@ -267,7 +267,7 @@ static void send_ack(const track *t) {
                              .cb.send = on_ack_sent,
                              .flags = UCP_AM_SEND_FLAG_EAGER};
     /* The header is copied by eager sends of this size before the call returns or stays in the request. */
-    (void)ucp_am_send_nbx(t->reply, AM_ACK, &t->head, sizeof t->head, NULL, 0, &p);
+    (void)gy_ucx()->ucp_am_send_nbx(t->reply, AM_ACK, &t->head, sizeof t->head, NULL, 0, &p);
 }
 
 static void track_settle(ux *u, track *t) {
@@ -303,7 +303,7 @@ static ucs_status_t on_note(void *arg, const void *header, size_t header_len, vo
 
 static void on_landed(void *request, ucs_status_t st, size_t len, void *arg) {
     landing *g = arg;
-    if (request) ucp_request_free(request);
+    if (request) gy_ucx()->ucp_request_free(request);
     track *t = st == UCS_OK ? track_of(g->ux, g->epoch, g->op) : NULL;
     g->is_used = 0;
     if (!t) return;
@@ -324,7 +324,7 @@ static ucs_status_t land(ux *u, const data_head *h, void *to, void *data, size_t
     ucp_request_param_t p = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
                              .cb.recv_am = on_landed,
                              .user_data = g};
-    ucs_status_ptr_t r = ucp_am_recv_data_nbx(u->worker, data, to, len, &p);
+    ucs_status_ptr_t r = gy_ucx()->ucp_am_recv_data_nbx(u->worker, data, to, len, &p);
     if (UCS_PTR_IS_ERR(r)) {
         g->is_used = 0;
         return UCS_OK;
@@ -377,7 +377,7 @@ static ucs_status_t on_ack(void *arg, const void *header, size_t header_len, voi
 /* ---- open, close ------------------------------------------------------------------------------------------------- */
 
 static gy_status set(ucp_config_t *c, const char *name, const char *value, gy_err *err) {
-    ucs_status_t s = ucp_config_modify(c, name, value);
+    ucs_status_t s = gy_ucx()->ucp_config_modify(c, name, value);
     return s == UCS_OK ? GY_OK : gy_err_set(err, GY_E_ARG, "transfer: UCX takes no %s=%s", name, value);
 }
 
@@ -397,13 +397,14 @@ static gy_status configure(const gy_xfer_opts *o, ucp_config_t *c, gy_err *err) 
 
 static gy_status open_context(ux *u, const gy_xfer_opts *o, gy_err *err) {
     ucp_config_t *c = NULL;
-    GY_TRY(status_of(ucp_config_read(NULL, NULL, &c), "reading its configuration", err));
+    GY_TRY(status_of(gy_ucx()->ucp_config_read(NULL, NULL, &c), "reading its configuration", err));
     gy_status st = configure(o, c, err);
     ucp_params_t p = {.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
                       .features = UCP_FEATURE_RMA | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
                       .name = "gyre"};
-    if (st == GY_OK) st = status_of(ucp_init(&p, c, &u->ctx), "start", err);
-    ucp_config_release(c);
+    if (st == GY_OK)
+        st = status_of(gy_ucx()->ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &p, c, &u->ctx), "start", err);
+    gy_ucx()->ucp_config_release(c);
     return st;
 }
 
@@ -413,17 +414,17 @@ static gy_status set_handler(ux *u, unsigned id, ucp_am_recv_callback_t cb, gy_e
                                 .id = id,
                                 .cb = cb,
                                 .arg = u};
-    return status_of(ucp_worker_set_am_recv_handler(u->worker, &p), "message handler", err);
+    return status_of(gy_ucx()->ucp_worker_set_am_recv_handler(u->worker, &p), "message handler", err);
 }
 
 static gy_status open_worker(ux *u, gy_err *err) {
     ucp_worker_params_t p = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE, .thread_mode = UCS_THREAD_MODE_SINGLE};
-    GY_TRY(status_of(ucp_worker_create(u->ctx, &p, &u->worker), "worker", err));
+    GY_TRY(status_of(gy_ucx()->ucp_worker_create(u->ctx, &p, &u->worker), "worker", err));
     GY_TRY(set_handler(u, AM_NOTE, on_note, err));
     GY_TRY(set_handler(u, AM_DATA, on_data, err));
     GY_TRY(set_handler(u, AM_ACK, on_ack, err));
-    GY_TRY(status_of(ucp_worker_get_address(u->worker, &u->addr, &u->n_addr), "address", err));
-    return status_of(ucp_worker_get_efd(u->worker, &u->efd), "event descriptor", err);
+    GY_TRY(status_of(gy_ucx()->ucp_worker_get_address(u->worker, &u->addr, &u->n_addr), "address", err));
+    return status_of(gy_ucx()->ucp_worker_get_efd(u->worker, &u->efd), "event descriptor", err);
 }
 
 static gy_status open_memory(ux *u, const gy_xfer_opts *o, gy_err *err) {
@@ -437,6 +438,7 @@ static gy_status open_memory(ux *u, const gy_xfer_opts *o, gy_err *err) {
 }
 
 static gy_status ucx_open(gy_xfer *x, gy_err *err) {
+    GY_TRY(gy_ucx_load(err));
     ux *u = gy_mem_alloc(GY_MEM_PD, 1, sizeof *u);
     if (!u) return gy_err_set(err, GY_E_NOMEM, "transfer: no memory");
     x->priv = u;
@@ -461,15 +463,16 @@ static void close_endpoints(ux *u) {
         ucp_request_param_t p = {0};
         next = l->next;
         for (int i = 0; i < GY_XFER_MAX_REGION; i++)
-            if (l->rkey[i]) ucp_rkey_destroy(l->rkey[i]);
+            if (l->rkey[i]) gy_ucx()->ucp_rkey_destroy(l->rkey[i]);
         if (u->x->o.across_hosts) {
             p.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
             p.flags = UCP_EP_CLOSE_FLAG_FORCE;
         }
-        ucs_status_ptr_t r = l->ep ? ucp_ep_close_nbx(l->ep, &p) : NULL;
-        for (int k = 0; UCS_PTR_IS_PTR(r) && ucp_request_check_status(r) == UCS_INPROGRESS && k < CLOSE_ROUNDS; k++)
-            ucp_worker_progress(u->worker);
-        if (UCS_PTR_IS_PTR(r)) ucp_request_free(r);
+        ucs_status_ptr_t r = l->ep ? gy_ucx()->ucp_ep_close_nbx(l->ep, &p) : NULL;
+        for (int k = 0;
+             UCS_PTR_IS_PTR(r) && gy_ucx()->ucp_request_check_status(r) == UCS_INPROGRESS && k < CLOSE_ROUNDS; k++)
+            gy_ucx()->ucp_worker_progress(u->worker);
+        if (UCS_PTR_IS_PTR(r)) gy_ucx()->ucp_request_free(r);
         gy_mem_free(l);
     }
     u->links = NULL;
@@ -478,14 +481,14 @@ static void close_endpoints(ux *u) {
 static void ucx_close(gy_xfer *x) {
     ux *u = x->priv;
     if (!u) return;
-    for (int k = 0; n_stuck(u) && k < CLOSE_ROUNDS; k++) ucp_worker_progress(u->worker);
+    for (int k = 0; n_stuck(u) && k < CLOSE_ROUNDS; k++) gy_ucx()->ucp_worker_progress(u->worker);
     int stuck = n_stuck(u);
     if (!stuck) {
         close_endpoints(u);
-        for (int32_t i = 0; i < x->n_region; i++) ucp_mem_unmap(u->ctx, x->region[i].priv);
-        if (u->addr) ucp_worker_release_address(u->worker, u->addr);
-        if (u->worker) ucp_worker_destroy(u->worker);
-        if (u->ctx) ucp_cleanup(u->ctx);
+        for (int32_t i = 0; i < x->n_region; i++) gy_ucx()->ucp_mem_unmap(u->ctx, x->region[i].priv);
+        if (u->addr) gy_ucx()->ucp_worker_release_address(u->worker, u->addr);
+        if (u->worker) gy_ucx()->ucp_worker_destroy(u->worker);
+        if (u->ctx) gy_ucx()->ucp_cleanup(u->ctx);
         gy_mem_free(u->slots);
         gy_mem_free(u->heads);
         gy_mem_free(u->tracks);
@@ -506,16 +509,16 @@ static gy_status ucx_region_alloc(gy_xfer *x, size_t bytes, gy_err *err, gy_xfer
     ucp_mem_map_params_t p = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS,
                               .length = bytes,
                               .flags = UCP_MEM_MAP_ALLOCATE};
-    ucs_status_t s = ucp_mem_map(u->ctx, &p, &mem);
+    ucs_status_t s = gy_ucx()->ucp_mem_map(u->ctx, &p, &mem);
     if (s != UCS_OK)
         return gy_err_set(err, GY_E_NOMEM,
                           "transfer: no shared memory for a region of %zu bytes (%s); look at the size of /dev/shm and "
                           "at kernel.shmmax (containers: --shm-size, --ipc=host)",
-                          bytes, ucs_status_string(s));
+                          bytes, gy_ucx()->ucs_status_string(s));
     ucp_mem_attr_t a = {.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS};
-    s = ucp_mem_query(mem, &a);
+    s = gy_ucx()->ucp_mem_query(mem, &a);
     if (s != UCS_OK) {
-        ucp_mem_unmap(u->ctx, mem);
+        gy_ucx()->ucp_mem_unmap(u->ctx, mem);
         return status_of(s, "memory", err);
     }
     memset(a.address, 0, bytes);
@@ -559,9 +562,9 @@ static gy_status put_keys(const ux *u, blob_head *h, blob_out *b, gy_err *err) {
         const gy_xfer_region *r = &u->x->region[i];
         void *key;
         size_t n;
-        GY_TRY(status_of(ucp_rkey_pack(u->ctx, r->priv, &key, &n), "remote key", err));
+        GY_TRY(status_of(gy_ucx()->ucp_rkey_pack(u->ctx, r->priv, &key, &n), "remote key", err));
         put(b, key, n);
-        ucp_rkey_buffer_release(key);
+        gy_ucx()->ucp_rkey_buffer_release(key);
         h->region[i].bytes = r->bytes;
         h->region[i].addr = (uint64_t)(uintptr_t)r->mem;
         h->region[i].n_key = (uint32_t)n;
@@ -609,7 +612,7 @@ static void on_peer_error(void *arg, ucp_ep_h ep, ucs_status_t st) {
     route *l = arg;
     (void)ep;
     l->is_dead = 1;
-    gy_log(GY_LOG_WARN, "transfer", "a peer's connection is lost", "reason=\"%s\"", ucs_status_string(st));
+    gy_log(GY_LOG_WARN, "transfer", "a peer's connection is lost", "reason=\"%s\"", gy_ucx()->ucs_status_string(st));
 }
 
 static gy_status connect_link(ux *u, route *l, const void *addr, gy_err *err) {
@@ -621,12 +624,12 @@ static gy_status connect_link(ux *u, route *l, const void *addr, gy_err *err) {
         p.err_mode = UCP_ERR_HANDLING_MODE_PEER;
         p.err_handler = (ucp_err_handler_t){.cb = on_peer_error, .arg = l};
     }
-    return status_of(ucp_ep_create(u->worker, &p, &l->ep), "connection", err);
+    return status_of(gy_ucx()->ucp_ep_create(u->worker, &p, &l->ep), "connection", err);
 }
 
 static gy_status read_keys(const ux *u, route *l, const blob_head *h, const char *at, gy_xfer_peer *p, gy_err *err) {
     for (uint32_t i = 0; i < h->n_region; i++) {
-        if (!u->by_am) GY_TRY(status_of(ucp_ep_rkey_unpack(l->ep, at, &l->rkey[i]), "remote key", err));
+        if (!u->by_am) GY_TRY(status_of(gy_ucx()->ucp_ep_rkey_unpack(l->ep, at, &l->rkey[i]), "remote key", err));
         at += h->region[i].n_key;
         l->addr[i] = h->region[i].addr;
         p->bytes[i] = h->region[i].bytes;
@@ -668,7 +671,7 @@ static int ucx_progress(gy_xfer *x) {
     ux *u = x->priv;
     u->n_happened = 0;
     settle_all(u);
-    while (ucp_worker_progress(u->worker)) {
+    while (gy_ucx()->ucp_worker_progress(u->worker)) {
     }
     settle_all(u);
     return u->n_happened;
@@ -679,7 +682,7 @@ static void ucx_wait(gy_xfer *x, int timeout_ms) {
     uint64_t n;
     struct pollfd fd[2] = {{.fd = u->efd, .events = POLLIN}, {.fd = u->wake, .events = POLLIN}};
     if (x->stats.inflight_bytes) return; /* spin: completions of plain stores ring nothing */
-    if (ucp_worker_arm(u->worker) != UCS_OK) return;
+    if (gy_ucx()->ucp_worker_arm(u->worker) != UCS_OK) return;
     poll(fd, 2, timeout_ms);
     if (read(u->wake, &n, sizeof n) < 0) return; /* nobody rang */
 }
@@ -711,7 +714,7 @@ static const char *ucx_lanes(gy_xfer_peer *p) {
     if (l->lanes[0]) return l->lanes;
     FILE *f = open_memstream(&text, &n);
     if (!f) return "unknown";
-    ucp_ep_print_info(l->ep, f);
+    gy_ucx()->ucp_ep_print_info(l->ep, f);
     if (fclose(f) == 0) read_lanes(text, l->lanes, sizeof l->lanes);
     free(text);
     return l->lanes[0] ? l->lanes : "unknown";

@@ -1,6 +1,7 @@
 /* Routes that need no request of the engine: models, health, metrics, version, tokens and text. */
 #include "server/app_int.h"
 
+#include "server/app_openapi.h"
 #include "server/oai_info.h"
 
 #include <string.h>
@@ -27,7 +28,8 @@ void gy_app_root(gy_app *a, gy_http_req *r, const gy_app_call *c) {
                      "GET  /v1/models             what is served\n"
                      "GET  /health                200 when a request would be served, else 503\n"
                      "GET  /metrics               for Prometheus\n"
-                     "GET  /version               the version\n");
+                     "GET  /version               the version\n"
+                     "GET  /openapi.json          all of this, field by field\n");
     gy_app_answer(a, r, c, "text/plain; charset=utf-8", out);
 }
 
@@ -46,6 +48,12 @@ void gy_app_health(gy_app *a, gy_http_req *r, const gy_app_call *c) {
 void gy_app_version(gy_app *a, gy_http_req *r, const gy_app_call *c) {
     gy_str *out = fresh(a);
     gy_oai_version_body(gyre_version(), out);
+    gy_app_answer(a, r, c, JSON, out);
+}
+
+void gy_app_openapi(gy_app *a, gy_http_req *r, const gy_app_call *c) {
+    gy_str *out = fresh(a);
+    gy_str_append(out, (const char *)gy_app_openapi_file, gy_app_openapi_file_len);
     gy_app_answer(a, r, c, JSON, out);
 }
 

@@ -214,6 +214,7 @@ void gy_app_cancel(gy_app_req *q);
 void gy_app_root(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_health(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_version(gy_app *a, gy_http_req *r, const gy_app_call *c);
+void gy_app_openapi(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_models(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_one_model(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_metrics(gy_app *a, gy_http_req *r, const gy_app_call *c);

@@ -42,6 +42,7 @@ static gy_grammar_vocab *make_vocab(const gy_model_desc *d) {
     gy_grammar_vocab *v = NULL;
     gy_err err;
     for (int32_t i = 0; i < d->n_vocab; i++) t[i].s = token_text(i, &t[i].len);
+    t[FIRST_WORD].flags = GY_GRAMMAR_NOT_FIRST;
     if (gy_grammar_vocab_create(t, d->n_vocab, d->eos, d->n_eos, &err, &v) < 0) fail_msg("%s", err.msg);
     free(t);
     return v;
@@ -244,6 +245,8 @@ static int must_be_good(const bench *b, const gold_result *res) {
         char text[1024];
         text_of(b, &res[k], text);
         if (res[k].reason == GY_FINISH_ERROR) fail_msg("result %d: %s", k, res[k].error);
+        int held = kind_of(k) != N - 1 && kind_of(k) != 5; /* from the first token on */
+        if (held && res[k].tokens[0] == FIRST_WORD) fail_msg("result %d begins with what begins no text", k);
         if (res[k].reason != GY_FINISH_STOP) continue;
         n_stop += kind_of(k) != N - 1;
         if (!kinds[kind_of(k)].is_good(text)) fail_msg("%s: result %d is \"%s\"", b->s.model, k, text);

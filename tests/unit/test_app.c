@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -86,8 +87,19 @@ static void check_answer(const char *path, int64_t n, const char *got) {
         fail_msg("%s, allocation %lld: an error without its sentence: %.300s", path, (long long)n, got);
 }
 
+static const char *write_template(char path[64]) {
+    static const char text[] = "{% for m in messages %}{{ m.role + ': ' + m.content }}\n{% endfor %}";
+    snprintf(path, 64, "/tmp/gyre_test_app_XXXXXX");
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
+    close(fd);
+    return path;
+}
+
 static void test_no_memory(void **state) {
     (void)state;
+    static char long_body[4096];
     static const struct {
         const char *path, *body, *last;
     } asks[] = {
@@ -99,12 +111,24 @@ static void test_no_memory(void **state) {
          "data: [DONE]\n\n"},
         {"/tokenize", "{\"prompt\":\"a text\",\"return_token_strs\":true}", "\"token_strs\":["},
         {"/detokenize", "{\"tokens\":[5,6,7,8]}", "\"prompt\":"},
+        /* These go through a lane; the last one is read there too and moves to the other. */
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"abc\"}],\"max_tokens\":4,\"x\":1}",
+         "\"usage\":{"},
+        {"/v1/completions", "{\"prompt\":\"abc\",\"max_tokens\":9,\"guided_choice\":[\"yes\",\"n(o\"]}", "\"usage\":{"},
+        {"/v1/completions", long_body, "\"usage\":{"},
     };
     static char got[1 << 16];
+    snprintf(
+        long_body, sizeof long_body,
+        "{\"prompt\":\"abc\",\"max_tokens\":40,\"y\":\"%02000d\",\"guided_json\":{\"type\":\"object\",\"properties\":"
+        "{\"a\":{\"enum\":[1,2.5,null,true,\"x\"]}},\"required\":[\"a\"]}}",
+        0);
     int64_t before = live_bytes();
     gy_app_opts o;
+    char path[64];
     fixture f = {.a = NULL};
     set_options(&o, GY_SOURCE_DIR "/models/demo");
+    o.template_path = write_template(path);
     assert_int_equal(gy_app_open(&o, &f.err, &f.a), GY_OK);
     assert_int_equal(pthread_create(&f.thread, NULL, fixture_main, &f), 0);
     while (!f.ready) poll(NULL, 0, 1);
@@ -123,6 +147,7 @@ static void test_no_memory(void **state) {
     pthread_join(f.thread, NULL);
     assert_int_equal(f.status, GY_OK);
     gy_app_close(f.a);
+    unlink(path);
     assert_int_equal(live_bytes(), before);
 }
 

@@ -116,6 +116,11 @@ static int is_after_thought(const char *text) {
     return at && matches("^[0-9]{2}$", at + 8);
 }
 
+static int is_after_sign(const char *text) {
+    const char *at = strchr(text, '>');
+    return at && matches("^[0-9]{2}$", at + 1);
+}
+
 static int is_anything(const char *text) {
     (void)text;
     return 1;
@@ -136,6 +141,7 @@ static const kind kinds[] = {
     {GY_GRAMMAR_REGEX, "\\d\\d", is_after_thought},
     {GY_GRAMMAR_REGEX, "[ab]{2,8}", is_2_to_8},
     {GY_GRAMMAR_REGEX, "x{2,30}", is_x},
+    {GY_GRAMMAR_REGEX, "\\d\\d", is_after_sign},
     {GY_GRAMMAR_REGEX, "", is_anything}, /* no grammar */
 };
 enum { N = sizeof kinds / sizeof *kinds, N_RESULT = N + 4, MAX_OUT = 40 };
@@ -148,7 +154,7 @@ typedef struct bench {
     gy_grammar_vocab *vocab;
     gy_grammar *grammar[N];
     int32_t prompt[N][24];
-    gy_logit_bias bias[16];
+    gy_logit_bias bias[18];
     gy_request req[N];
     gold_result base[N_RESULT], got[N_RESULT];
 } bench;
@@ -194,6 +200,13 @@ static void make_requests(bench *b) {
     b->req[5].n_grammar_after = 8;
     b->req[5].sample.bias = b->bias + 2;
     b->req[5].sample.n_bias = 12;
+    b->bias[14] = (gy_logit_bias){word_id(">x"), 100}; /* would go on behind the sign with what is no digit */
+    b->bias[15] = (gy_logit_bias){word_id(">1"), 8};
+    b->bias[16] = (gy_logit_bias){FIRST_BYTE + '>', 8};
+    b->req[8].grammar_after = ">";
+    b->req[8].n_grammar_after = 1;
+    b->req[8].sample.bias = b->bias + 14;
+    b->req[8].sample.n_bias = 3;
     b->req[6].ignore_eos = 1;
     b->req[7].min_tokens = 5;
     if (d->has_gate)
@@ -245,7 +258,7 @@ static int must_be_good(const bench *b, const gold_result *res) {
         char text[1024];
         text_of(b, &res[k], text);
         if (res[k].reason == GY_FINISH_ERROR) fail_msg("result %d: %s", k, res[k].error);
-        int held = kind_of(k) != N - 1 && kind_of(k) != 5; /* from the first token on */
+        int held = kind_of(k) != N - 1 && kind_of(k) != 5 && kind_of(k) != 8; /* from the first token on */
         if (held && res[k].tokens[0] == FIRST_WORD) fail_msg("result %d begins with what begins no text", k);
         if (res[k].reason != GY_FINISH_STOP) continue;
         n_stop += kind_of(k) != N - 1;

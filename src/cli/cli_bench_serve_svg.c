@@ -4,6 +4,9 @@
 #include <math.h>
 #include <stdio.h>
 
+/* Where the page's style sheet does not reach, in a plot that was copied out of it, lines are still lines. */
+#define DRAWN " fill=\"none\" stroke=\"#777\""
+
 enum { LEFT = 58, RIGHT = 16, TOP = 30, BOTTOM = 44, N_TICK = 5 };
 static const double HEADROOM = 1.03; /* a line at the very top would be cut in half */
 static const double WIDE = 20;       /* largest over smallest from which on a linear axis hides the small ones */
@@ -88,11 +91,11 @@ static void put_tick(gy_svg *p, int is_x, double v) {
     tick_text(v, text, sizeof text);
     if (is_x) {
         const double x = at_x(p, v);
-        gy_str_printf(p->out, "<path class=\"grid\" d=\"M%.1f %dV%.1f\"/>", x, TOP, floor_y);
+        gy_str_printf(p->out, "<path class=\"grid\"" DRAWN " d=\"M%.1f %dV%.1f\"/>", x, TOP, floor_y);
         gy_str_printf(p->out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n", x, floor_y + 15, text);
     } else {
         const double y = at_y(p, v);
-        gy_str_printf(p->out, "<path class=\"grid\" d=\"M%d %.1fH%.1f\"/>", LEFT, y, right);
+        gy_str_printf(p->out, "<path class=\"grid\"" DRAWN " d=\"M%d %.1fH%.1f\"/>", LEFT, y, right);
         gy_str_printf(p->out, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", LEFT - 6, y + 4, text);
     }
 }
@@ -129,7 +132,9 @@ static void put_labels(gy_svg *p) {
 
 void gy_svg_begin(gy_svg *p, const gy_svg_frame *f, gy_str *out) {
     *p = (gy_svg){.f = *f, .out = out};
-    gy_str_printf(out, "<svg viewBox=\"0 0 %g %g\" role=\"img\" aria-labelledby=\"%s-t %s-d\">\n<title id=\"%s-t\">",
+    gy_str_printf(out,
+                  "<svg viewBox=\"0 0 %g %g\" font-size=\"12\" font-family=\"sans-serif\" role=\"img\" "
+                  "aria-labelledby=\"%s-t %s-d\">\n<title id=\"%s-t\">",
                   f->width, f->height, f->id, f->id, f->id);
     gy_svg_put_text(out, f->title);
     gy_str_printf(out, "</title>\n<desc id=\"%s-d\">", f->id);
@@ -139,7 +144,7 @@ void gy_svg_begin(gy_svg *p, const gy_svg_frame *f, gy_str *out) {
     gy_str_puts(out, "</text>\n");
     put_ticks(p, 1);
     put_ticks(p, 0);
-    gy_str_printf(out, "<path class=\"axis\" d=\"M%d %dV%.1fH%.1f\"/>\n", LEFT, TOP, f->height - BOTTOM,
+    gy_str_printf(out, "<path class=\"axis\"" DRAWN " d=\"M%d %dV%.1fH%.1f\"/>\n", LEFT, TOP, f->height - BOTTOM,
                   f->width - RIGHT);
     put_labels(p);
 }
@@ -154,7 +159,7 @@ static size_t put_points(gy_svg *p, const double *x, const double *y, size_t n) 
 }
 
 void gy_svg_line(gy_svg *p, const double *x, const double *y, size_t n, int series) {
-    gy_str_printf(p->out, "<path class=\"line s%d\" d=\"", series);
+    gy_str_printf(p->out, "<path class=\"line s%d\"" DRAWN " d=\"", series);
     put_points(p, x, y, n);
     gy_str_puts(p->out, "\"/>\n");
 }
@@ -180,18 +185,19 @@ void gy_svg_mark(gy_svg *p, double v, const char *label) {
     if (isnan(v) || v < p->f.x.lo || v > p->f.x.hi) return;
     const double x = at_x(p, v);
     const int left = x > p->f.width - RIGHT - 60;
-    gy_str_printf(
-        p->out,
-        "<path class=\"mark\" d=\"M%.1f %dV%.1f\"/><text class=\"note\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x,
-        TOP, p->f.height - BOTTOM, left ? x - 4 : x + 4, p->f.height - BOTTOM - 6 - 15 * p->n_mark++,
-        left ? "end" : "start");
+    gy_str_printf(p->out,
+                  "<path class=\"mark\"" DRAWN
+                  " d=\"M%.1f %dV%.1f\"/><text class=\"note\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">",
+                  x, TOP, p->f.height - BOTTOM, left ? x - 4 : x + 4, p->f.height - BOTTOM - 6 - 15 * p->n_mark++,
+                  left ? "end" : "start");
     gy_svg_put_text(p->out, label);
     gy_str_puts(p->out, "</text>\n");
 }
 
 void gy_svg_key(gy_svg *p, const char *label, int series) {
     const double x = p->f.width - RIGHT - 190 + 100 * p->n_key++, y = 16;
-    gy_str_printf(p->out, "<path class=\"line s%d\" d=\"M%.1f %.1fh18\"/><text class=\"note\" x=\"%.1f\" y=\"%.1f\">",
+    gy_str_printf(p->out,
+                  "<path class=\"line s%d\"" DRAWN " d=\"M%.1f %.1fh18\"/><text class=\"note\" x=\"%.1f\" y=\"%.1f\">",
                   series, x, y - 4, x + 24, y);
     gy_svg_put_text(p->out, label);
     gy_str_puts(p->out, "</text>\n");

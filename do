@@ -19,7 +19,7 @@ die() {
 pkgs_build='gcc libc6-dev cmake ninja-build libjansson-dev libpcre2-dev libutf8proc-dev libevent-dev libssl-dev libcurl4-openssl-dev libedit-dev libucx-dev'
 pkgs_test="$pkgs_build libcmocka-dev clang clang-format clang-tidy libclang-rt-dev shellcheck"
 pkgs_fuzz="$pkgs_build libcmocka-dev clang libclang-rt-dev"
-pkgs_python='python3 python3-venv curl nghttp2-client wrk apache2-utils'
+pkgs_python='python3 python3-venv openssl curl nghttp2-client wrk apache2-utils'
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
@@ -391,11 +391,12 @@ cmd_install() {
     $put install -D -m 644 build/release/gyre.pc "$prefix/lib/pkgconfig/gyre.pc"
     $put install -D -m 644 LICENSE "$prefix/share/doc/gyre/LICENSE"
     $put install -D -m 644 README.md "$prefix/share/doc/gyre/README.md"
+    sed "s|@PREFIX@|$prefix|g" docs/gyre.service | $put install -D -m 644 /dev/stdin "$prefix/lib/systemd/system/gyre.service"
     if [ -f docs/gyre.1 ]; then $put install -D -m 644 docs/gyre.1 "$prefix/share/man/man1/gyre.1"; fi
     for f in models/demo/*; do
         if [ -f "$f" ]; then $put install -D -m 644 "$f" "$prefix/share/gyre/$f"; fi
     done
-    say "installed: $prefix/bin/gyre, lib/libgyre.so with include/gyre.h and gyre.pc, the manual page gyre(1), $prefix/share/gyre/models/demo, the licence"
+    say "installed: $prefix/bin/gyre, lib/libgyre.so with include/gyre.h and gyre.pc, the manual page gyre(1), a unit for systemd, $prefix/share/gyre/models/demo, the licence"
 }
 
 cmd_help() {

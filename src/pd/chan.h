@@ -1,0 +1,43 @@
+/* Messages (msg.h) over a stream socket, one end. Never waits: what cannot be written now is kept, up to a bound; a
+ * peer that lets it fill up is as good as dead. Owns the descriptor. One thread.
+ *
+ *   send -> output --flush--> socket          socket --recv--> input -> one message at a time
+ *
+ * Nothing is allocated once the buffers are as large as the largest burst and the largest message were.
+ */
+#ifndef GY_PD_CHAN_H
+#define GY_PD_CHAN_H
+
+#include "pd/msg.h"
+
+typedef struct gy_chan gy_chan;
+
+enum { GY_CHAN_OUT_MAX = 2 * GY_MSG_MAX };
+
+/* fd: a connected stream socket; made non-blocking; closed by destroy, and here on failure. out_max: bytes that may
+ * wait to be written; at least GY_MSG_MAX, so that any message fits an empty buffer. */
+gy_status gy_chan_create(int fd, size_t out_max, gy_err *err, gy_chan **out);
+void gy_chan_destroy(gy_chan *c); /* accepts NULL */
+int gy_chan_fd(const gy_chan *c);
+
+/* Queues a copy; writes nothing. GY_E_PEER: the buffer is full, or the peer has hung up before; GY_E_LIMIT: too large
+ * for a frame; GY_E_NOMEM. */
+gy_status gy_chan_send(gy_chan *c, const gy_msg *m, gy_err *err);
+/* Writes what the socket takes. GY_OK: all is written; GY_AGAIN: wait until it is writable; GY_E_PEER. */
+gy_status gy_chan_flush(gy_chan *c, gy_err *err);
+int gy_chan_has_output(const gy_chan *c);
+
+/* The next message; its pointers are valid until the next call. GY_AGAIN: none is complete; GY_DONE: the peer has
+ * closed its end behind a whole message; GY_E_PEER: it went away in the middle of one, or the socket failed;
+ * GY_E_FORMAT: what came is no message; GY_E_NOMEM. Once not GY_OK or GY_AGAIN, it stays so. Kinds that this side does
+ * not know are skipped. */
+gy_status gy_chan_recv(gy_chan *c, gy_err *err, gy_msg *out);
+
+typedef struct gy_chan_stats {
+    int64_t n_sent, n_received, n_unknown;
+    int64_t bytes_out, bytes_in;
+    size_t out_peak; /* most bytes that waited */
+} gy_chan_stats;
+void gy_chan_get_stats(const gy_chan *c, gy_chan_stats *out);
+
+#endif

@@ -70,7 +70,8 @@ static gy_status open_memory(gy_engine *e, gy_err *err) {
 
 static gy_status open_kv(gy_engine *e, gy_err *err) {
     gy_kv_config c = gy_engine_kv_config(&e->m->d, e->m->be->act, &e->o, &e->plan);
-    GY_TRY(gy_kvmem_open(&e->kvmem, e->m->be, &c, err));
+    const gy_kvmem_lender lender = {.memory = e->o.kv_memory, .arg = e->o.kv_memory_arg};
+    GY_TRY(gy_kvmem_open(&e->kvmem, e->m->be, &c, lender.memory ? &lender : NULL, err));
     e->kv = e->kvmem.kv;
     for (int g = 0; g < GY_KV_GROUPS; g++) {
         size_t bytes = (size_t)e->plan.n_park[g] * e->plan.block_bytes[g];

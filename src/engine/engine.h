@@ -47,7 +47,10 @@ typedef struct gy_engine_opts {
     size_t kv_bytes;    /* of both pools */
     double kv_fraction; /* (0, 1] */
     size_t park_bytes;  /* host memory for parked sequences, committed as it is used; 0 = none: recompute */
-    size_t mask_bytes;  /* masks of grammars that are kept, of all sampling threads together */
+    /* Arenas of the pools from somewhere else (kvmem.h, gy_kvmem_lender); NULL: the backend's memory. */
+    void *(*kv_memory)(void *arg, int group, size_t bytes);
+    void *kv_memory_arg;
+    size_t mask_bytes; /* masks of grammars that are kept, of all sampling threads together */
 } gy_engine_opts;
 
 /* The scheduler's defaults; max_len 0 (must be set), last_exited, no cache, fraction 0.9, parking up to 1 GiB, 64 MiB

@@ -57,7 +57,7 @@ static gy_kv_config kv_config(const eval *v) {
 
 static gy_status open_kv(eval *v, gy_err *err) {
     gy_kv_config c = kv_config(v);
-    GY_TRY(gy_kvmem_open(&v->kvmem, v->m->be, &c, err));
+    GY_TRY(gy_kvmem_open(&v->kvmem, v->m->be, &c, NULL, err));
     v->kv = v->kvmem.kv;
     return gy_kv_seq_open(v->kv, v->o->n_tok, &v->seq);
 }

@@ -14,24 +14,27 @@ gy_kv_config gy_kvmem_config(const gy_model_desc *d, gy_dtype act, int32_t max_l
                           .max_len = max_len};
 }
 
-static gy_status open_arena(gy_kvmem *s, const gy_kv_config *c, gy_kv_group g, gy_err *err) {
+static gy_status open_arena(gy_kvmem *s, const gy_kv_config *c, gy_kv_group g, const gy_kvmem_lender *lender,
+                            gy_err *err) {
     if (c->n_block[g] > INT32_MAX / GY_BLOCK_SLOTS)
         return gy_err_set(err, GY_E_LIMIT, "KV of %d blocks: slots are 32 bit numbers, at most %d blocks",
                           c->n_block[g], INT32_MAX / GY_BLOCK_SLOTS);
     if (gy_size_mul(gy_kv_block_bytes(c, g), (size_t)c->n_block[g], &s->arena_bytes[g]))
         return gy_err_set(err, GY_E_LIMIT, "KV of %d blocks: its size overflows", c->n_block[g]);
     if (!s->arena_bytes[g]) return GY_OK;
-    s->arena[g] = s->be->ops->alloc(s->be, s->arena_bytes[g]);
+    s->arena[g] =
+        lender ? lender->memory(lender->arg, (int)g, s->arena_bytes[g]) : s->be->ops->alloc(s->be, s->arena_bytes[g]);
     if (s->arena[g]) return GY_OK;
     return gy_err_set(err, GY_E_NOMEM,
                       "no memory for %zu bytes of KV; fewer sequences, shorter ones, or fewer blocks need less",
                       s->arena_bytes[g]);
 }
 
-gy_status gy_kvmem_open(gy_kvmem *s, gy_backend *be, const gy_kv_config *c, gy_err *err) {
+gy_status gy_kvmem_open(gy_kvmem *s, gy_backend *be, const gy_kv_config *c, const gy_kvmem_lender *lender,
+                        gy_err *err) {
     gy_status st = GY_OK;
-    *s = (gy_kvmem){.be = be};
-    for (int g = 0; g < GY_KV_GROUPS && st == GY_OK; g++) st = open_arena(s, c, (gy_kv_group)g, err);
+    *s = (gy_kvmem){.be = be, .is_lent = lender != NULL};
+    for (int g = 0; g < GY_KV_GROUPS && st == GY_OK; g++) st = open_arena(s, c, (gy_kv_group)g, lender, err);
     if (st == GY_OK) st = gy_kv_create(c, s->arena, err, &s->kv);
     if (st != GY_OK) {
         gy_kvmem_close(s);
@@ -49,6 +52,7 @@ gy_status gy_kvmem_open(gy_kvmem *s, gy_backend *be, const gy_kv_config *c, gy_e
 
 void gy_kvmem_close(gy_kvmem *s) {
     gy_kv_destroy(s->kv);
-    for (int g = 0; g < GY_KV_GROUPS && s->be; g++) s->be->ops->free(s->be, s->arena[g], s->arena_bytes[g]);
+    for (int g = 0; g < GY_KV_GROUPS && s->be && !s->is_lent; g++)
+        s->be->ops->free(s->be, s->arena[g], s->arena_bytes[g]);
     *s = (gy_kvmem){.be = NULL};
 }

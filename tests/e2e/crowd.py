@@ -117,7 +117,7 @@ class Crowd:
             c.error = e
             self._drop(c)
 
-    def run(self, clients, seconds=60, each_turn=lambda: None):
+    def run(self, clients, seconds=600, each_turn=lambda: None):
         """Until all but the deaf are done."""
         todo = sorted(clients, key=lambda c: -c.start)
         begin = time.monotonic()

@@ -133,7 +133,7 @@ def test_thousand_streams(tmp_path):
             clients = [Client(ask(bodies[i % n_kind], f"{again}-{i}", True)) for i in range(N_STREAM)]
             open_now = []
             with Crowd(s.port) as crowd:
-                crowd.run(clients, 120, lambda: open_now.append(sum(1 for c in clients if c.got and not c.done)))
+                crowd.run(clients, 600, lambda: open_now.append(sum(1 for c in clients if c.got and not c.done)))
             assert max(open_now) > 0.8 * N_STREAM  # had begun and not ended
             for i, c in enumerate(clients):
                 assert c.error is None and answer(c, f"{again}-{i}", True) == want[i % n_kind], i
@@ -200,7 +200,7 @@ def test_clients_that_leave(tmp_path):
         s.post(C, {"prompt": "a", "max_tokens": 2})
         idle, files = memory(s, "VmRSS"), s.metric("process_open_fds")
         with Crowd(s.port) as crowd:
-            crowd.run(good + bad + deaf, 120, lambda: n_open.append(len(crowd.by_fd)))
+            crowd.run(good + bad + deaf, 600, lambda: n_open.append(len(crowd.by_fd)))
             eventually(lambda: sum(x["request_id"].startswith("deaf") for x in s.log) == len(deaf), 60)
         peak = memory(s, "VmHWM")
         for i, c in enumerate(good):
@@ -302,7 +302,7 @@ def test_pipelined_mixes(tmp_path):
         conns.append((asked, Client(b"".join(a[2] for a in asked), rng.random(), piece=rng.choice([7, 100, 1500, 1 << 20]))))
     with serve(DEMO, "--max-seqs", 32) as s:
         with Crowd(s.port) as crowd:
-            crowd.run([c for _, c in conns], 120)
+            crowd.run([c for _, c in conns], 600)
         for k, (asked, c) in enumerate(conns):
             got = replies(c.got)
             assert c.error is None and len(got) == n_each

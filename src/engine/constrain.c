@@ -11,7 +11,7 @@
 
 /* ---- life ------------------------------------------------------------------------------------------------------- */
 
-gy_status gy_constrain_check(const gy_engine *e, const gy_request *r, gy_err *err) {
+gy_status gy_constrain_check(const gy_model_desc *d, const gy_request *r, gy_err *err) {
     if (r->n_grammar_after < 0 || r->n_grammar_after > GY_GRAMMAR_MAX_AFTER)
         return gy_err_set(err, GY_E_ARG, "grammar_after: found %d bytes, expected at most %d", r->n_grammar_after,
                           GY_GRAMMAR_MAX_AFTER);
@@ -19,9 +19,9 @@ gy_status gy_constrain_check(const gy_engine *e, const gy_request *r, gy_err *er
         return gy_err_set(err, GY_E_ARG, "grammar_after: found a text but no grammar that holds behind it");
     if (!r->grammar) return GY_OK;
     if (!r->vocab) return gy_err_set(err, GY_E_ARG, "grammar: no vocabulary says what the tokens stand for");
-    if (gy_grammar_vocab_n(r->vocab) != e->m->d.n_vocab)
+    if (gy_grammar_vocab_n(r->vocab) != d->n_vocab)
         return gy_err_set(err, GY_E_ARG, "grammar: its vocabulary has %d tokens, expected the model's %d",
-                          gy_grammar_vocab_n(r->vocab), e->m->d.n_vocab);
+                          gy_grammar_vocab_n(r->vocab), d->n_vocab);
     return GY_OK;
 }
 

@@ -158,6 +158,15 @@ void gy_request_default(gy_request *r, const gy_model_desc *d); /* greedy, fixed
 /* What submit refuses for good, without queueing: reads nothing that changes while the engine lives, so that any thread
  * may call it. */
 gy_status gy_engine_check(const gy_engine *e, const gy_request *r, gy_err *err);
+/* The same without an engine: for one in another process that has these options. d is borrowed. */
+typedef struct gy_engine_bounds {
+    const gy_model_desc *d;
+    int32_t max_len, max_loops, depth, max_queue;
+    gy_kv_config kv;
+} gy_engine_bounds;
+gy_engine_bounds gy_engine_plan_bounds(const gy_model_desc *d, gy_dtype act, const gy_engine_opts *o,
+                                       const gy_engine_plan *p);
+gy_status gy_request_check(const gy_engine_bounds *b, const gy_request *r, gy_err *err);
 /* Checks everything (ids in range, lengths against max_len and the pool, rule, sampling) and queues a copy. A request
  * that can never fit is refused here, with the numbers. GY_AGAIN, with a sentence: the queue has no room for its n
  * choices now. *id_out counts up from 0. */

@@ -173,7 +173,7 @@ void gy_handoff_detach(gy_engine *e, gy_req *q, int32_t job);     /* its request
 void gy_handoff_land(gy_engine *e, int32_t flight, gy_choice *c); /* an import's row is there */
 
 /* constrain.c */
-gy_status gy_constrain_check(const gy_engine *e, const gy_request *r, gy_err *err);
+gy_status gy_constrain_check(const gy_model_desc *d, const gy_request *r, gy_err *err);
 /* What the threads that sample need for grammars, taken when the first request with one comes: not inside a step. */
 gy_status gy_constrain_open(gy_engine *e, const gy_grammar_vocab *vocab, gy_err *err);
 void gy_constrain_close(gy_engine *e);

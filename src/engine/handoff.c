@@ -8,12 +8,16 @@
 #include <string.h>
 
 int gy_handoff_can(const gy_engine *e, const gy_request *r, const char **why_out) {
+    return gy_handoff_can_model(&e->m->d, r, why_out);
+}
+
+int gy_handoff_can_model(const gy_model_desc *d, const gy_request *r, const char **why_out) {
     const char *why = NULL;
     if (r->exit.on_prompt && r->exit.kind != GY_EXIT_TRACE)
         why = "exit_on_prompt: prompt tokens leave at depths of their own";
     else if (r->prompt_logprobs >= 0)
         why = "prompt_logprobs: they need the logits of every prompt token";
-    else if (r->exit.kind == GY_EXIT_SELECT && r->exit.max_loops != e->m->d.n_loop)
+    else if (r->exit.kind == GY_EXIT_SELECT && r->exit.max_loops != d->n_loop)
         why = "select with max_loops: the prompt's last token does not run the trained depth";
     if (why_out) *why_out = why;
     return why == NULL;

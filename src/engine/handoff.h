@@ -27,6 +27,7 @@
 
 /* 0: this request must be prefilled where it decodes, and why (static; may be NULL). */
 int gy_handoff_can(const gy_engine *e, const gy_request *r, const char **why_out);
+int gy_handoff_can_model(const gy_model_desc *d, const gy_request *r, const char **why_out);
 
 /* ---- export ---- */
 

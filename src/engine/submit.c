@@ -19,13 +19,13 @@ static gy_status check_ids(const int32_t *ids, int32_t n, int32_t n_vocab, const
     return GY_OK;
 }
 
-static gy_status check_trace(const gy_engine *e, const gy_request *r, gy_err *err) {
+static gy_status check_trace(const gy_engine_bounds *b, const gy_request *r, gy_err *err) {
     if (r->exit.kind != GY_EXIT_TRACE) return GY_OK;
     if (r->n_trace < r->max_tokens)
         return gy_err_set(err, GY_E_ARG, "trace: found %d depths, expected one for each of the %d outputs", r->n_trace,
                           r->max_tokens);
     for (int32_t i = 0; i < r->n_trace; i++) {
-        int32_t lo = i ? r->exit.min_loops : e->m->d.n_loop, hi = i ? r->exit.max_loops : e->m->d.n_loop;
+        int32_t lo = i ? r->exit.min_loops : b->d->n_loop, hi = i ? r->exit.max_loops : b->d->n_loop;
         if (r->trace[i] < lo || r->trace[i] > hi)
             return gy_err_set(err, GY_E_ARG, "trace[%d]: found %d loops, expected %d to %d%s", i, r->trace[i], lo, hi,
                               i ? "" : " (the prompt runs at full depth)");
@@ -33,13 +33,13 @@ static gy_status check_trace(const gy_engine *e, const gy_request *r, gy_err *er
     return GY_OK;
 }
 
-static gy_status check_exit(const gy_engine *e, const gy_request *r, gy_err *err) {
-    const gy_model_desc *d = &e->m->d;
-    gy_exit_caps caps = {.n_loop = d->n_loop, .has_gate = d->has_gate, .allow_deeper = e->o.max_loops > d->n_loop};
+static gy_status check_exit(const gy_engine_bounds *b, const gy_request *r, gy_err *err) {
+    const gy_model_desc *d = b->d;
+    gy_exit_caps caps = {.n_loop = d->n_loop, .has_gate = d->has_gate, .allow_deeper = b->max_loops > d->n_loop};
     GY_TRY(gy_exit_rule_check(&r->exit, &caps, err));
-    if (r->exit.max_loops > e->depth)
+    if (r->exit.max_loops > b->depth)
         return gy_err_set(err, GY_E_ARG, "max_loops: found %d, expected at most %d, the engine's depth",
-                          r->exit.max_loops, e->depth);
+                          r->exit.max_loops, b->depth);
     if (r->exit.on_prompt && gy_exit_needs_logits(&r->exit))
         return gy_err_set(err, GY_E_UNSUPPORTED,
                           "exit_on_prompt: the rule \"%s\" would need the LM head at each prompt token; "
@@ -47,7 +47,7 @@ static gy_status check_exit(const gy_engine *e, const gy_request *r, gy_err *err
                           gy_exit_name(r->exit.kind));
     if (r->want_gates && !d->has_gate)
         return gy_err_set(err, GY_E_ARG, "want_gates: a %s model has no exit gate", d->family);
-    return check_trace(e, r, err);
+    return check_trace(b, r, err);
 }
 
 static gy_status check_counts(const gy_request *r, gy_err *err) {
@@ -70,27 +70,48 @@ static gy_status check_counts(const gy_request *r, gy_err *err) {
     return GY_OK;
 }
 
-static gy_status check_fits(const gy_engine *e, const gy_request *r, gy_err *err) {
+static gy_status check_fits(const gy_engine_bounds *b, const gy_request *r, gy_err *err) {
     int64_t len = (int64_t)r->n_prompt + r->max_tokens;
-    if (len > e->o.max_len)
+    if (len > b->max_len)
         return gy_err_set(err, GY_E_LIMIT, "prompt of %d tokens + max_tokens %d = %lld, expected at most %d (context)",
-                          r->n_prompt, r->max_tokens, (long long)len, e->o.max_len);
-    if (r->n > e->o.sched.max_queue)
+                          r->n_prompt, r->max_tokens, (long long)len, b->max_len);
+    if (r->n > b->max_queue)
         return gy_err_set(err, GY_E_LIMIT, "n: found %d choices, the queue holds %d; raise max_queue", r->n,
-                          e->o.sched.max_queue);
-    return gy_sched_fits(e->sched, r->n_prompt, r->max_tokens, err);
+                          b->max_queue);
+    return gy_sched_fits_pool(&b->kv, r->n_prompt, r->max_tokens, err);
 }
 
-gy_status gy_engine_check(const gy_engine *e, const gy_request *r, gy_err *err) {
-    int32_t n_vocab = e->m->d.n_vocab;
+gy_status gy_request_check(const gy_engine_bounds *b, const gy_request *r, gy_err *err) {
+    int32_t n_vocab = b->d->n_vocab;
     GY_TRY(check_counts(r, err));
     GY_TRY(check_ids(r->prompt, r->n_prompt, n_vocab, "prompt", err));
     GY_TRY(check_ids(r->stop_ids, r->n_stop_ids, n_vocab, "stop_ids", err));
     GY_TRY(gy_sample_params_check(&r->sample, err));
     GY_TRY(gy_sample_params_check_vocab(&r->sample, n_vocab, err));
-    GY_TRY(check_exit(e, r, err));
-    GY_TRY(gy_constrain_check(e, r, err));
-    return check_fits(e, r, err);
+    GY_TRY(check_exit(b, r, err));
+    GY_TRY(gy_constrain_check(b->d, r, err));
+    return check_fits(b, r, err);
+}
+
+static gy_engine_bounds bounds_of(const gy_model_desc *d, const gy_engine_opts *o) {
+    return (gy_engine_bounds){.d = d,
+                              .max_len = o->max_len,
+                              .max_loops = o->max_loops,
+                              .depth = gy_engine_depth(d, o),
+                              .max_queue = o->sched.max_queue};
+}
+
+gy_engine_bounds gy_engine_plan_bounds(const gy_model_desc *d, gy_dtype act, const gy_engine_opts *o,
+                                       const gy_engine_plan *p) {
+    gy_engine_bounds b = bounds_of(d, o);
+    b.kv = gy_engine_kv_config(d, act, o, p);
+    return b;
+}
+
+gy_status gy_engine_check(const gy_engine *e, const gy_request *r, gy_err *err) {
+    gy_engine_bounds b = bounds_of(&e->m->d, &e->o);
+    b.kv = *gy_kv_get_config(e->kv);
+    return gy_request_check(&b, r, err);
 }
 
 /* ---- the copy --------------------------------------------------------------------------------------------------- */

@@ -219,22 +219,26 @@ void sched_begin_decode(gy_sched *s, int32_t job) {
 
 /* ---- submit and remove ------------------------------------------------------------------------------------------- */
 
-gy_status gy_sched_fits(const gy_sched *s, int32_t n_prompt, int32_t max_tokens, gy_err *err) {
+gy_status gy_sched_fits_pool(const gy_kv_config *c, int32_t n_prompt, int32_t max_tokens, gy_err *err) {
     int64_t n_tok = (int64_t)n_prompt + max_tokens - 1;
-    if (n_tok > s->kc->max_len)
+    if (n_tok > c->max_len)
         return gy_err_set(err, GY_E_LIMIT,
                           "prompt of %d tokens + max_tokens %d: %lld tokens of KV, expected at most %d (context)",
-                          n_prompt, max_tokens, (long long)n_tok, s->kc->max_len);
+                          n_prompt, max_tokens, (long long)n_tok, c->max_len);
     for (int g = 0; g < GY_KV_GROUPS; g++) {
-        int64_t need = gy_kv_blocks_for(s->kc, (gy_kv_group)g, n_tok);
-        if (need > s->kc->n_block[g])
+        int64_t need = gy_kv_blocks_for(c, (gy_kv_group)g, n_tok);
+        if (need > c->n_block[g])
             return gy_err_set(err, GY_E_LIMIT,
                               "prompt of %d tokens + max_tokens %d: needs %lld KV blocks%s at full depth, the pool has "
                               "%d; raise kv_blocks or lower max_tokens",
                               n_prompt, max_tokens, (long long)need, g == GY_KV_CORE ? "" : " of the boundary layers",
-                              s->kc->n_block[g]);
+                              c->n_block[g]);
     }
     return GY_OK;
+}
+
+gy_status gy_sched_fits(const gy_sched *s, int32_t n_prompt, int32_t max_tokens, gy_err *err) {
+    return gy_sched_fits_pool(s->kc, n_prompt, max_tokens, err);
 }
 
 /* Rows can be shared only if both run their prompt at full depth; else, or with a leader that is gone, nobody waits. */

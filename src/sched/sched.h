@@ -118,6 +118,7 @@ typedef struct gy_sched_job {
 
 /* Can it ever run? GY_E_LIMIT with the numbers if its whole life at full depth is more than the pool. Pure. */
 gy_status gy_sched_fits(const gy_sched *s, int32_t n_prompt, int32_t max_tokens, gy_err *err);
+gy_status gy_sched_fits_pool(const gy_kv_config *c, int32_t n_prompt, int32_t max_tokens, gy_err *err);
 /* Queues a job; it must fit. GY_AGAIN: the queue is full. */
 gy_status gy_sched_submit(gy_sched *s, const gy_sched_job *j, int64_t now_ns, int32_t *job_out);
 /* Ends a job in whatever state: flights, blocks, sequence, place in the queue. Not between gy_sched_pass and the

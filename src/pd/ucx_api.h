@@ -42,7 +42,7 @@
     X(ucs_status_string)
 
 typedef struct gy_ucx_api {
-#define GY_UCX_MEMBER(f) __typeof__(f) *f;
+#define GY_UCX_MEMBER(f) __typeof__(f) *f; /* NOLINT(bugprone-macro-parentheses): a declarator */
     GY_UCX_CALLS(GY_UCX_MEMBER)
 #undef GY_UCX_MEMBER
 } gy_ucx_api;

@@ -323,5 +323,6 @@ static int forget_worst_import(gy_sched *s) {
 /* When nothing runs and the best job does not fit, what waits behind it holds the blocks: imports do. */
 void gy_sched_admit(gy_sched *s, int64_t now_ns) {
     if (is_closed(s)) return;
-    while (!scan(s, now_ns) && s->n_running == 0 && forget_worst_import(s)) {}
+    while (!scan(s, now_ns) && s->n_running == 0 && forget_worst_import(s)) {
+    }
 }

@@ -43,7 +43,7 @@ static gy_app_req *new_req(gy_app *a, gy_http_req *http, const gy_app_call *c) {
 static void free_req(gy_app_req *r) {
     gy_oai_reply_destroy(r->reply); /* borrows q */
     gy_app_chat_out_close(r->chat_out);
-    for (int32_t i = 0; r->sub && i < r->q->n_prompt; i++) {
+    for (int32_t i = 0; r->sub && r->q && i < r->q->n_prompt; i++) {
         gy_vec_free(&r->sub[i].ids);
         gy_mem_free(r->sub[i].last_ns);
     }
@@ -137,6 +137,7 @@ static gy_status hand_over_body(gy_app_req *r, const char *body, size_t n, gy_oa
 
 /* Prepared: to the engine, or the answer. */
 static gy_status conclude(gy_app_req *r, gy_oai_error *e) {
+    GY_CHECK(r->q); /* what could not be read has failed before */
     if (r->q->kind == GY_OAI_COMPLETION || r->q->kind == GY_OAI_CHAT) return gy_app_submit(r, e);
     if (r->answer.failed) return no_memory(e);
     gy_app_answer(r->app, r->http, &r->call, "application/json", &r->answer);

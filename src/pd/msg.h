@@ -162,7 +162,7 @@ typedef struct gy_pd_note {
     uint32_t magic; /* GY_PD_NOTE_MAGIC */
     uint32_t seq;   /* op of this transfer, from 0 */
     uint32_t total; /* ops of this transfer; 0: not known yet */
-    uint32_t pad;
+    uint32_t loops; /* of the hidden row; said with total */
     gy_tid tid;
 } gy_pd_note;
 enum { GY_PD_NOTE_MAGIC = 0x47594e31, GY_PD_MAX_OPS = 4096 };

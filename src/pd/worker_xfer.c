@@ -1,0 +1,154 @@
+/* The transfer half: records in, notes and completions, ops out. What an op is made of: worker_push.c. */
+#include "pd/worker_int.h"
+
+#include <string.h>
+
+void gy_worker_tell_engine(gy_worker *w, gy_rec_kind kind, void *ptr) {
+    gy_status st = gy_queue_push(w->to_engine, &(gy_rec){.kind = kind, .ptr = ptr});
+    GY_CHECK(st == GY_OK);
+}
+
+/* ---- peers ------------------------------------------------------------------------------------------------------- */
+
+static void connect_peer(gy_worker *w, gy_peer *p) {
+    p->err = (gy_err){0};
+    if (gy_xfer_import(w->x, p->blob, (size_t)p->n_blob, &p->err, &p->x) >= 0)
+        for (int32_t i = 0; i < GY_WORKER_REGIONS; i++) p->region_bytes[i] = gy_xfer_peer_region_bytes(p->x, i);
+    gy_worker_tell_engine(w, GY_REC_CONNECTED, p);
+}
+
+static void drop_peer(gy_worker *w, gy_peer *p) {
+    for (int32_t i = w->max_handoff; i < 2 * w->max_handoff; i++)
+        if (w->live[i] && w->live[i]->push.peer == p) gy_push_fail(w->live[i], GY_E_PEER, "it is gone");
+    gy_xfer_peer_drop(p->x);
+    p->x = NULL;
+    gy_worker_tell_engine(w, GY_REC_DROPPED, p);
+}
+
+/* ---- notes ------------------------------------------------------------------------------------------------------- */
+
+static gy_part *listener(const gy_worker *w, const gy_pd_note *n, uint64_t from) {
+    for (int32_t i = 0; i < w->max_handoff; i++) {
+        gy_part *t = w->live[i];
+        if (t && gy_tid_same(t->tid, n->tid)) return t->peer == from ? t : NULL;
+    }
+    return NULL;
+}
+
+/* A set of what came; whatever does not fit together is not heard. */
+static void hear(gy_hear *h, const gy_pd_note *n) {
+    uint32_t bit = 1u << n->seq % 32;
+    if (n->total && h->total && n->total != h->total) return;
+    if (h->seen[n->seq / 32] & bit) return;
+    h->seen[n->seq / 32] |= bit;
+    h->n_seen++;
+    if (n->seq >= h->top) h->top = n->seq + 1;
+    if (!n->total) return;
+    h->total = n->total;
+    h->loops = (int32_t)n->loops;
+}
+
+static void on_note(void *user, uint64_t from_epoch, const void *bytes, size_t len) {
+    gy_worker *w = user;
+    gy_pd_note n;
+    if (len != sizeof n) return;
+    memcpy(&n, bytes, sizeof n);
+    if (n.magic != GY_PD_NOTE_MAGIC || n.seq >= GY_PD_MAX_OPS || n.total > GY_PD_MAX_OPS) return;
+    gy_part *t = listener(w, &n, from_epoch);
+    if (!t) return;
+    hear(&t->hear, &n);
+    if (!t->hear.total || t->hear.n_seen != t->hear.total || t->hear.top != t->hear.total) return;
+    t->hear.is_complete = 1;
+    w->live[t->slot] = NULL;
+    gy_worker_tell_engine(w, GY_REC_RETURNED, t);
+}
+
+static void on_done(void *user, gy_xfer_op *op, gy_status st) {
+    gy_push_done(user, op, st);
+}
+
+/* ---- records ----------------------------------------------------------------------------------------------------- */
+
+static gy_part *live_at(const gy_worker *w, const gy_rec *r) {
+    gy_part *t = w->live[r->slot];
+    return t && t->serial == r->serial ? t : NULL;
+}
+
+static void start(gy_worker *w, gy_part *t) {
+    w->live[t->slot] = t;
+    if (t->kind == GY_PART_PREFILL) gy_push_begin(t);
+}
+
+static void forget(gy_worker *w, gy_part *t) {
+    if (!t) return; /* it has gone back already */
+    w->live[t->slot] = NULL;
+    gy_worker_tell_engine(w, GY_REC_RETURNED, t);
+}
+
+static void take(gy_worker *w, const gy_rec *r) {
+    gy_part *t;
+    switch ((gy_rec_kind)r->kind) {
+    case GY_REC_CONNECT:
+        connect_peer(w, r->ptr);
+        break;
+    case GY_REC_GONE:
+        drop_peer(w, r->ptr);
+        break;
+    case GY_REC_START:
+        start(w, r->ptr);
+        break;
+    case GY_REC_NEWS:
+        t = live_at(w, r);
+        if (t) atomic_store(&t->push.news, 0); /* before what is ready is read */
+        break;
+    case GY_REC_FORGET:
+        forget(w, live_at(w, r));
+        break;
+    default:
+        GY_CHECK(!"a record of the other direction");
+    }
+}
+
+static int take_all(gy_worker *w) {
+    gy_rec r;
+    int n = 0;
+    for (; gy_queue_pop(w->to_xfer, &r) == GY_OK; n++) take(w, &r);
+    return n;
+}
+
+static void publish(gy_worker *w) {
+    gy_xfer_stats s;
+    gy_xfer_get_stats(w->x, &s);
+    atomic_store_explicit(&w->counts.bytes, s.bytes, memory_order_relaxed);
+    atomic_store_explicit(&w->counts.ops, s.n_op, memory_order_relaxed);
+    atomic_store_explicit(&w->counts.desc, s.n_desc, memory_order_relaxed);
+    atomic_store_explicit(&w->counts.failed, s.n_failed, memory_order_relaxed);
+    atomic_store_explicit(&w->counts.inflight, (int64_t)s.inflight_bytes, memory_order_relaxed);
+}
+
+int gy_worker_xfer_turn(gy_worker *w) {
+    atomic_store(&w->is_woken, 0);
+    int n = take_all(w);
+    n += gy_xfer_poll(w->x);
+    n += gy_push_all(w);
+    if (n) publish(w);
+    return n;
+}
+
+/* A wake may have been used up by poll after the queue was empty: what it was for lies in the queue. */
+void gy_worker_xfer_wait(gy_worker *w, int timeout_ms) {
+    if (!gy_queue_len(w->to_xfer)) gy_xfer_wait(w->x, timeout_ms);
+}
+
+void gy_worker_xfer_wake(gy_worker *w) {
+    gy_xfer_wake(w->x);
+}
+
+gy_status gy_worker_open_xfer(gy_worker *w, gy_err *err) {
+    gy_xfer_opts o = w->o.xfer;
+    o.epoch = w->o.epoch;
+    o.user = w;
+    o.on_done = on_done;
+    o.on_note = on_note;
+    return gy_xfer_open(&o, err, &w->x);
+}

@@ -63,6 +63,8 @@ gy_status gy_grammar_compile(gy_grammar_kind kind, const char *text, size_t len,
 gy_grammar *gy_grammar_get(gy_grammar *g); /* one more reference; any thread; returns g */
 void gy_grammar_put(gy_grammar *g);        /* accepts NULL */
 size_t gy_grammar_bytes(const gy_grammar *g);
+/* What it was compiled from: for another process, which compiles it again. Lives as long as g. */
+const char *gy_grammar_source(const gy_grammar *g, gy_grammar_kind *kind_out, size_t *len_out);
 int gy_grammar_n_state(const gy_grammar *g);
 
 /* ---- compiled grammars by source text ---- */

@@ -232,6 +232,9 @@ struct gy_grammar {
     uint16_t *next;          /* [n_row, n_class] GY_G_DEAD: no way on */
     uint8_t *flags;          /* [n_state] */
     gy_grammar_state *begin; /* where every text begins */
+    char *source;            /* [n_source] of `kind`; memory of its own */
+    size_t n_source;
+    gy_grammar_kind kind;
 };
 
 gy_status gy_g_pack(gy_gbuild *b, gy_grammar **out);

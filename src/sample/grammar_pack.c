@@ -240,6 +240,17 @@ static void source_parse(gy_gbuild *b, gy_grammar_kind kind, const char *text, s
         gy_g_ebnf(b, text, len);
 }
 
+static gy_status keep_source(gy_grammar *g, gy_grammar_kind kind, const char *text, size_t len, gy_err *err) {
+    if (kind == GY_GRAMMAR_JSON_OBJECT) len = 0; /* its text is not read */
+    g->source = gy_mem_alloc(GY_MEM_SAMPLE, len + 1, 1);
+    if (!g->source) return gy_err_set(err, GY_E_NOMEM, "grammar: no memory for its text of %zu bytes", len);
+    if (len) memcpy(g->source, text, len);
+    g->n_source = len;
+    g->kind = kind;
+    g->bytes += len + 1;
+    return GY_OK;
+}
+
 gy_status gy_grammar_compile(gy_grammar_kind kind, const char *text, size_t len, gy_err *err, gy_grammar **out) {
     GY_TRY(source_check(kind, len, err));
     gy_gbuild b;
@@ -248,9 +259,21 @@ gy_status gy_grammar_compile(gy_grammar_kind kind, const char *text, size_t len,
     if (b.st >= 0) gy_gnfa_nullables(&b);
     if (b.st >= 0) gy_gdfa_make(&b);
     gy_gdfa_analyse(&b);
-    gy_status st = gy_g_pack(&b, out);
+    gy_grammar *g = NULL;
+    gy_status st = gy_g_pack(&b, &g);
     gy_gb_fini(&b);
+    if (st >= 0) st = keep_source(g, kind, text, len, err);
+    if (st < 0)
+        gy_grammar_put(g);
+    else
+        *out = g;
     return st;
+}
+
+const char *gy_grammar_source(const gy_grammar *g, gy_grammar_kind *kind_out, size_t *len_out) {
+    *kind_out = g->kind;
+    *len_out = g->n_source;
+    return g->source;
 }
 
 gy_grammar *gy_grammar_get(gy_grammar *g) {
@@ -260,7 +283,9 @@ gy_grammar *gy_grammar_get(gy_grammar *g) {
 
 /* Release and acquire: whoever frees sees all reads of the others done. */
 void gy_grammar_put(gy_grammar *g) {
-    if (g && atomic_fetch_sub_explicit(&g->n_ref, 1, memory_order_acq_rel) == 1) gy_mem_free(g);
+    if (!g || atomic_fetch_sub_explicit(&g->n_ref, 1, memory_order_acq_rel) != 1) return;
+    gy_mem_free(g->source);
+    gy_mem_free(g);
 }
 
 size_t gy_grammar_bytes(const gy_grammar *g) {

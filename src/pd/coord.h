@@ -1,0 +1,89 @@
+/* The coordinator's mind: which worker does what for which request. Pure: no clock, no I/O, no process; messages come
+ * in as structs, what is to be done goes out through callbacks. One thread (the API's driver). The shell around it
+ * (pd/host.h) owns sockets, processes and time.
+ *
+ * A request may be tried several times, each try with a tid of its own; its outputs do not depend on where and how
+ * often it runs (ARCHITECTURE.md, determinism), so outputs that were told already are swallowed when a later try says
+ * them again. Random seeds are drawn here, once.
+ *
+ *             +-------------------- died, rejected, failed (new tid, at most MAX_TRIES) ----------------+
+ *             v                                                                                        |
+ *   submit -> WAITING --RESERVE to D--> RESERVING --RESERVED: PREFILL to P--> PREFILL --ACTIVE--> DECODE --last
+ * FINISH--> gone |                                                                               ^
+ *                +-- LOCAL to a worker that decodes ---------------------------------------------+
+ *   WAITING: cannot cross, prompt below local_below, no worker for prefill, or its queue is longer than patience
+ *
+ *   cancel, deadline, error: the request's finish event at once; what workers hold of the try is cleaned up behind it:
+ *   WAITING    nothing
+ *   RESERVING  CANCEL to D -> RELEASED (a RESERVED on its way is answered by CANCEL_SAFE)
+ *   PREFILL    CANCEL to both -> RELEASED of P -> CANCEL_SAFE to D -> RELEASED of D
+ *   DECODE     CANCEL to D -> RELEASED of D; also to P, if it has not said PREFILLED
+ *
+ * A dead worker (told after it was reaped, so no copy of it is under way): all tries it had a part in end; D's pages of
+ * a dead P's try get CANCEL_SAFE at once, P's work for a dead D gets CANCEL. Others go on.
+ *
+ * Credits: a try takes its places (a reservation at D, a prefill at P) before a message is sent and gives them back
+ * with RELEASED, REJECTED or the worker's death, once.
+ */
+#ifndef GY_PD_COORD_H
+#define GY_PD_COORD_H
+
+#include "pd/msg.h"
+
+typedef struct gy_coord gy_coord;
+
+enum { GY_COORD_MAX_WORKERS = 64, GY_COORD_MAX_TRIES = 3 };
+
+typedef struct gy_coord_opts {
+    int32_t n_worker;
+    int32_t role[GY_COORD_MAX_WORKERS]; /* gy_pd_role bits of each slot */
+    int32_t max_queue;                  /* choices that wait; then GY_AGAIN */
+    int32_t local_below;                /* prompts of fewer tokens are prefilled where they decode; 0: none */
+    int32_t max_prefill;                /* prompts that one P has at once (its queue included); 4 */
+    int64_t reserve_ns, prefill_ns;     /* a RESERVE without an answer, a PREFILL without PREFILLED or ACTIVE: the try
+                                           fails, its worker is suspected (no new work until it speaks) */
+    void *user;
+    void (*send)(void *user, int32_t worker, const gy_msg *m); /* must queue: nothing comes back from inside */
+    int (*random)(void *user, void *bytes, size_t n);          /* tids, seeds; 0: done. Default: the system's */
+} gy_coord_opts;
+/* local_below 0, max_queue 1024, max_prefill 4, 30 s, 60 s; the rest must be set. */
+void gy_coord_opts_default(gy_coord_opts *o);
+
+gy_status gy_coord_create(const gy_coord_opts *o, gy_err *err, gy_coord **out);
+void gy_coord_destroy(gy_coord *c); /* accepts NULL; requests end without an event */
+
+/* ---- workers ---- */
+
+/* What it says; GY_E_ARG, GY_E_FORMAT: it may not say that (another model, a message of the other direction): the shell
+ * ends it. READY makes it known, tells it of the others and them of it. */
+gy_status gy_coord_message(gy_coord *c, int32_t worker, const gy_msg *m, int64_t now_ns, gy_err *err);
+void gy_coord_dead(gy_coord *c, int32_t worker, int64_t now_ns); /* its process is reaped */
+int gy_coord_n_ready(const gy_coord *c, gy_pd_role role);
+const gy_pd_info *gy_coord_info(const gy_coord *c); /* of the first READY; NULL before */
+
+/* ---- requests: as gy_engine_submit, gy_engine_cancel; callbacks run inside gy_coord_message, _dead and _turn ---- */
+
+typedef struct gy_coord_request {
+    const gy_msg_request *q; /* copied; q->r's callbacks count */
+    int can_cross;           /* gy_handoff_can's answer, by its rule */
+    int64_t deadline_ns;     /* on the clock of now_ns; 0: none */
+} gy_coord_request;
+gy_status gy_coord_submit(gy_coord *c, const gy_coord_request *r, int64_t now_ns, gy_err *err, int32_t *id_out);
+void gy_coord_cancel(gy_coord *c, int32_t id); /* takes effect in the next turn */
+
+/* Admits what fits, ends what is overdue. GY_OK: something was done; GY_DONE: nothing runs or waits or is cleaned up
+ * (all books are at zero); GY_AGAIN: all wait for workers. *next_ns_out: when to call again at the latest (INT64_MAX:
+ * only after a message). */
+gy_status gy_coord_turn(gy_coord *c, int64_t now_ns, int64_t *next_ns_out);
+
+typedef struct gy_coord_stats {
+    int32_t n_waiting, n_reserving, n_prefill, n_decode, n_cleanup; /* requests; tries that only clean up */
+    int64_t n_submit, n_finish[GY_FINISH_ERROR + 1];
+    int64_t n_try, n_retry, n_local, n_crossed, n_death, n_swallowed,
+        n_late;                                                      /* n_late: messages for tids that are gone */
+    int64_t bytes, n_op, n_desc, overlap_ns, overlap_bytes, wire_ns; /* of prompts that crossed */
+} gy_coord_stats;
+void gy_coord_get_stats(const gy_coord *c, gy_coord_stats *out);
+int gy_coord_is_valid(const gy_coord *c, char *buf, size_t cap); /* credits, lists, states recomputed; tests */
+
+#endif

@@ -7,8 +7,9 @@
 
 static gy_status text_reserve(gy_str *s, size_t bytes) {
     gy_str_printf(s, "%*s", (int)bytes, "");
-    gy_str_clear(s);
-    return s->failed ? GY_E_NOMEM : GY_OK;
+    int failed = s->failed;
+    gy_str_clear(s); /* forgets that too */
+    return failed ? GY_E_NOMEM : GY_OK;
 }
 
 static size_t longest_stop(const gyre_string *stop, int32_t n) {

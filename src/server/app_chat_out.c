@@ -190,29 +190,6 @@ static int is_ref(moved_kind of, const char *key, const gy_jv *v) {
     return of == SCHEMA && s && s[0] == '#' && !strcmp(key, "$ref");
 }
 
-static void put_scalar(gy_str *out, const gy_jv *v) {
-    size_t n;
-    gy_jw w;
-    const char *s = gy_jv_str(v, &n);
-    gy_jw_init(&w, out);
-    switch (gy_jv_type(v)) {
-    case GY_J_STRING:
-        gy_oai_put_str(out, s, n);
-        return;
-    case GY_J_BOOL:
-        gy_jw_bool(&w, gy_jv_bool(v, 0));
-        return;
-    case GY_J_INT:
-        gy_oai_put_int(out, gy_jv_int(v, 0));
-        return;
-    case GY_J_REAL:
-        gy_jw_f64(&w, gy_jv_num(v, 0));
-        return;
-    default:
-        gy_jw_null(&w);
-    }
-}
-
 static void put_value(const moved *m, const gy_jv *v, moved_kind kind);
 
 static void put_members(const moved *m, const gy_jv *v, moved_kind kind) {
@@ -245,7 +222,7 @@ static void put_value(const moved *m, const gy_jv *v, moved_kind kind) {
         }
         gy_str_putc(m->out, ']');
     } else {
-        put_scalar(m->out, v);
+        gy_oai_put_scalar(m->out, v);
     }
 }
 

@@ -14,29 +14,6 @@ static gy_status no_memory(gy_oai_error *e) {
 
 static void put_json(const gy_jv *v, gy_str *out);
 
-static void put_scalar(const gy_jv *v, gy_str *out) {
-    gy_jw w;
-    size_t n = 0;
-    const char *s = gy_jv_str(v, &n);
-    gy_jw_init(&w, out);
-    switch (gy_jv_type(v)) {
-    case GY_J_STRING:
-        gy_oai_put_str(out, s, n);
-        return;
-    case GY_J_INT:
-        gy_oai_put_int(out, gy_jv_int(v, 0));
-        return;
-    case GY_J_REAL:
-        gy_jw_f64(&w, gy_jv_num(v, 0));
-        return;
-    case GY_J_BOOL:
-        gy_jw_bool(&w, gy_jv_bool(v, 0));
-        return;
-    default:
-        gy_jw_null(&w);
-    }
-}
-
 static void put_object(const gy_jv *v, gy_str *out) {
     const char *before = "{";
     for (void *it = gy_jv_first(v); it; it = gy_jv_next(v, it), before = ",") {
@@ -61,7 +38,7 @@ static void put_json(const gy_jv *v, gy_str *out) {
         }
         gy_str_puts(out, gy_jv_len(v) ? "]" : "[]");
     } else {
-        put_scalar(v, out);
+        gy_oai_put_scalar(out, v);
     }
 }
 

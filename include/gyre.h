@@ -125,6 +125,17 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
     int32_t no_refill;    /* 1: a batch runs to its end before the next is admitted; 0 (default) */
     int32_t min_coda;     /* rows that wait for the LM head before it runs; 1 (default) */
     size_t grammar_bytes; /* of compiled grammars and of their masks, each, that are kept for later requests; 64 MiB */
+
+    /* Worker processes; all 0 (default): the engine runs in this process. Sizes above are then each worker's; events
+     * and outputs are the same. `prefill` of them compute prompts, `decode` go on from there, `hybrid` do both: at
+     * least one of each kind of work is needed. docs/pd.md. */
+    int32_t prefill, decode, hybrid;
+    int32_t local_prefill_below;    /* shorter prompts (tokens) are computed where they are decoded; 0 = none */
+    int32_t worker_start_ms;        /* how long a worker may take until it is ready; 300,000 */
+    const char *worker_program;     /* the program gyre; NULL = this program's own file, which must then be gyre */
+    const char *const *worker_args; /* NULL-terminated: further options of `gyre worker`; NULL = none */
+    size_t transfer_chunk_bytes, transfer_inflight_bytes; /* flow control between workers; 256 MiB, 2 GiB */
+    int32_t transfer_descriptors;                         /* 256 */
 } gyre_options;
 
 GYRE_API void gyre_options_default(gyre_options *o, size_t size); /* size: sizeof *o */
@@ -345,6 +356,16 @@ GYRE_API gyre_status gyre_step(gyre *g, gyre_err *err);
 /* ---- what goes on --------------------------------------------------------------------------------------------------
  */
 
+typedef struct gyre_worker_stats {                  /* all 0 without workers */
+    int32_t n_worker, n_ready;                      /* processes; of them those that work */
+    int32_t n_reserving, n_prefill, n_decode;       /* requests that wait for a place, are computed, are decoded */
+    int64_t n_crossed, n_local;                     /* prompts computed for another worker; computed where decoded */
+    int64_t n_retry, n_death;                       /* requests begun again; workers that died */
+    int64_t xfer_bytes, xfer_ops, xfer_descriptors; /* of prompts that crossed */
+    int64_t xfer_failed, xfer_inflight_bytes;
+    int64_t xfer_ns, overlap_ns, overlap_bytes; /* time on the wire, of it while the prompt was computed; bytes then */
+} gyre_worker_stats;
+
 enum { GYRE_STAT_DEPTHS = 64 };
 typedef struct gyre_stats {                         /* as of the end of the last step */
     int64_t n_step, n_pass, n_row;                  /* n_row: tokens times loops, of all passes */
@@ -366,6 +387,7 @@ typedef struct gyre_stats {                         /* as of the end of the last
     int32_t kv_owned; /* of the core's blocks: in use by running choices; the rest is free or cached */
     int64_t wait_tok; /* prompt tokens of choices that were not admitted yet */
     int64_t grammar_mask_hit, grammar_mask_miss;
+    gyre_worker_stats worker;
 } gyre_stats;
 GYRE_API void gyre_get_stats(const gyre *g, gyre_stats *out, size_t size); /* size: sizeof *out */
 

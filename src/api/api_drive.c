@@ -107,7 +107,7 @@ void gyre_cancel(gyre *g, uint64_t id) {
 static void admit(gyre *g, gy_api_req *q) {
     gy_err err = g->lost;
     gy_api_live_add(q);
-    gy_status st = atomic_load(&g->lost_set) ? err.status : gy_engine_submit(g->engine, &q->rq, &err, &q->engine_id);
+    gy_status st = atomic_load(&g->lost_set) ? err.status : g->host->ops->submit(g->host, &q->rq, &err, &q->engine_id);
     gy_mem_free(q->input);
     q->input = NULL;
     if (st != GY_OK) gy_api_fail(q, &err);
@@ -122,7 +122,7 @@ static void take_cancels(gyre *g) {
     for (gy_api_req *q = g->live; q; q = q->live_next) {
         if (q->cancelled || atomic_load(&g->slot[q->slot].cancel) != q->id) continue;
         q->cancelled = 1;
-        gy_engine_cancel(g->engine, q->engine_id);
+        g->host->ops->cancel(g->host, q->engine_id);
     }
 }
 
@@ -144,8 +144,9 @@ static void copy_depths(const gy_engine_stats *e, gyre_stats *s) {
 }
 
 static void mirror_stats(gyre *g) {
-    gy_engine_stats e;
-    gy_engine_get_stats(g->engine, &e);
+    gy_api_host_stats all;
+    g->host->ops->get_stats(g->host, &all);
+    const gy_engine_stats e = all.e;
     gyre_stats s = {.n_step = e.n_step,
                     .n_pass = e.n_pass,
                     .n_row = e.n_row,
@@ -170,12 +171,13 @@ static void mirror_stats(gyre *g) {
                     .model_ns = e.model_ns,
                     .sample_ns = e.sample_ns,
                     .kv_boundary_blocks = e.kv_boundary,
-                    .kv_block_bytes = gy_engine_get_plan(g->engine)->block_bytes[GY_KV_CORE],
-                    .kv_boundary_block_bytes = gy_engine_get_plan(g->engine)->block_bytes[GY_KV_BOUNDARY],
+                    .kv_block_bytes = g->host->plan.block_bytes[GY_KV_CORE],
+                    .kv_boundary_block_bytes = g->host->plan.block_bytes[GY_KV_BOUNDARY],
                     .kv_owned = e.kv_total[GY_KV_CORE] - e.kv_free[GY_KV_CORE] - e.kv_cached[GY_KV_CORE],
                     .wait_tok = e.sched.n_wait_tok,
                     .grammar_mask_hit = (int64_t)e.mask.n_hit,
-                    .grammar_mask_miss = (int64_t)e.mask.n_miss};
+                    .grammar_mask_miss = (int64_t)e.mask.n_miss,
+                    .worker = all.w};
     copy_depths(&e, &s);
     for (int i = 0; i <= GY_FINISH_ERROR; i++) s.n_finish[i] = e.n_finish[i];
     pthread_mutex_lock(&g->stats_lock);
@@ -191,7 +193,7 @@ static gy_status drive(gyre *g, gy_err *err) {
     take_inbox(g);
     if (!atomic_load(&g->lost_set)) {
         if (cancels) take_cancels(g);
-        st = gy_engine_step(g->engine, err);
+        st = g->host->ops->step(g->host, err);
         if (st < 0) lose(g, err);
         mirror_stats(g);
     } else {
@@ -205,6 +207,14 @@ int gy_api_inside_callback(const gyre *g) {
     return atomic_load(&g->driver_tid) == (int32_t)gettid();
 }
 
+/* All requests wait for workers. Not longer than a caller may like to look at something else. */
+static void wait_for_workers(const gyre *g) {
+    enum { STEP_MS = 50 };
+    struct pollfd p[2] = {{.fd = gy_queue_fd(g->inbox), .events = POLLIN}, {.fd = g->host->fd, .events = POLLIN}};
+    poll(p, 2, STEP_MS);
+    gy_queue_fd_clear(g->inbox);
+}
+
 gyre_status gyre_step(gyre *g, gyre_err *err) {
     gy_err e = {0};
     int idle = GY_API_IDLE;
@@ -216,6 +226,10 @@ gyre_status gyre_step(gyre *g, gyre_err *err) {
     }
     atomic_store(&g->driver_tid, (int32_t)gettid());
     gy_status st = drive(g, &e);
+    if (st == GY_AGAIN) {
+        wait_for_workers(g);
+        st = GY_OK;
+    }
     atomic_store(&g->driver_tid, 0);
     atomic_store(&g->driver, GY_API_IDLE);
     return st < 0 ? gy_api_status(&e, err) : (gyre_status)st;
@@ -231,8 +245,10 @@ static void *thread_main(void *arg) {
     while (!atomic_load(&g->stop)) {
         gy_queue_fd_clear(g->inbox);
         if (drive(g, &err) == GY_OK) continue;
-        struct pollfd p[2] = {{.fd = gy_queue_fd(g->inbox), .events = POLLIN}, {.fd = g->wake_fd, .events = POLLIN}};
-        poll(p, 2, -1);
+        struct pollfd p[3] = {{.fd = gy_queue_fd(g->inbox), .events = POLLIN},
+                              {.fd = g->wake_fd, .events = POLLIN},
+                              {.fd = atomic_load(&g->lost_set) ? -1 : g->host->fd, .events = POLLIN}};
+        poll(p, 3, -1);
     }
     atomic_store(&g->driver_tid, 0);
     return NULL;

@@ -2,12 +2,12 @@
  *
  * Three roles, each played by one thread at a time; any of them may be the same thread:
  *   submitters  gyre_submit, gyre_cancel: any thread, any number
- *   the driver  gyre_step, or the own thread: calls the engine, writes events
+ *   the driver  gyre_step, or the own thread: calls the host (an engine, or workers), writes events
  *   the poller  gyre_poll: reads events
  *
  *   submitter                      driver                                      poller
  *     api_req made, checked
- *     inbox (gy_queue) ----------> gy_engine_submit, live list
+ *     inbox (gy_queue) ----------> the host, live list
  *                                  engine's callbacks: records in q->log
  *                                  end of step: q->state, ready stack -------> event made from the record
  *     slot (ring) <-------------------------------------------------------- last event taken: request freed
@@ -24,7 +24,7 @@
 #ifndef GY_API_API_INT_H
 #define GY_API_API_INT_H
 
-#include "api/api_model.h"
+#include "api/api_host.h"
 #include "base/queue.h"
 #include "engine/engine.h"
 #include "gyre.h"
@@ -102,7 +102,7 @@ typedef enum gy_api_driver { GY_API_IDLE, GY_API_STEP, GY_API_THREAD, GY_API_STO
 
 struct gyre {
     gy_api_model m;
-    gy_engine *engine;
+    gy_api_host *host;
     gyre_info info;
     int32_t max_len; /* of the engine; info's is no more than the pool holds */
 

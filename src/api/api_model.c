@@ -102,7 +102,7 @@ fail:
 
 /* ---- load ------------------------------------------------------------------------------------------------------- */
 
-static gy_status open_backend(gy_api_model *m, const gy_api_load_opts *lo, gy_err *err) {
+gy_status gy_api_model_open_backend(gy_api_model *m, const gy_api_load_opts *lo, gy_err *err) {
     gy_cpu_opts o = {.act = m->act, .n_thread = lo->threads, .limits = *lo->limits};
     const char *name = lo->backend;
     if (!strcmp(name, "ref")) return gy_backend_ref_create(m->act, err, &m->be);
@@ -115,7 +115,7 @@ static gy_status open_backend(gy_api_model *m, const gy_api_load_opts *lo, gy_er
 }
 
 gy_status gy_api_model_load(gy_api_model *m, const gy_api_load_opts *o, gy_err *err) {
-    GY_TRY(open_backend(m, o, err));
+    GY_TRY(gy_api_model_open_backend(m, o, err));
     gy_model_load_opts lo = {.be = m->be, .progress = o->progress, .progress_arg = o->progress_arg};
     return gy_model_load(m->dir, &lo, err, &m->model);
 }

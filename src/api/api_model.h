@@ -36,6 +36,8 @@ typedef struct gy_api_load_opts {
 /* dtype: "auto", "f32", "bf16". Without want_tok there is no tokenizer and there are no eos. Cheap: reads no weights.
  * Nothing stays open on failure. */
 gy_status gy_api_model_open(gy_api_model *m, const char *dir, const char *dtype, int want_tok, gy_err *err);
+/* The backend alone: for a process that computes nothing itself. */
+gy_status gy_api_model_open_backend(gy_api_model *m, const gy_api_load_opts *o, gy_err *err);
 /* On failure m is as open left it, or holds a backend: close it. */
 gy_status gy_api_model_load(gy_api_model *m, const gy_api_load_opts *o, gy_err *err);
 void gy_api_model_close(gy_api_model *m);

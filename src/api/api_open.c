@@ -2,7 +2,7 @@
 #include "api/api_int.h"
 
 #include "base/log.h"
-#include "model/loop.h"
+#include "pd/host.h"
 
 #include <string.h>
 #include <sys/eventfd.h>
@@ -53,7 +53,11 @@ const char *gyre_status_name(gyre_status s) {
 
 void gyre_options_default(gyre_options *o, size_t size) {
     gy_engine_opts e;
+    gy_host_opts w;
+    gy_xfer_limits l;
     gy_engine_opts_default(&e);
+    gy_host_opts_default(&w);
+    gy_xfer_limits_default(&l);
     gyre_options d = {.size = size < sizeof d ? size : sizeof d,
                       .dtype = "auto",
                       .backend = "auto",
@@ -72,7 +76,11 @@ void gyre_options_default(gyre_options *o, size_t size) {
                       .watermark = e.sched.watermark,
                       .preempt = "park",
                       .min_coda = e.sched.min_coda,
-                      .grammar_bytes = e.mask_bytes};
+                      .grammar_bytes = e.mask_bytes,
+                      .worker_start_ms = w.start_ms,
+                      .transfer_chunk_bytes = l.chunk_bytes,
+                      .transfer_inflight_bytes = l.inflight_bytes,
+                      .transfer_descriptors = l.max_desc};
     memcpy(o, &d, d.size);
 }
 
@@ -156,11 +164,11 @@ static gy_status engine_opts(const gyre_options *o, gy_err *err, gy_engine_opts 
 }
 
 /* 0: the model's context, or what the pool would hold if that is less. */
-static gy_status choose_max_len(const gyre *g, gy_engine_opts *e, gy_err *err) {
+static gy_status choose_max_len(const gyre *g, int64_t n_engine, gy_engine_opts *e, gy_err *err) {
     gy_engine_plan plan;
     if (e->max_len) return GY_OK;
     e->max_len = g->m.d.max_pos;
-    GY_TRY(gy_engine_make_plan(&g->m.d, g->m.act, e, gy_mem_available(), err, &plan));
+    GY_TRY(gy_engine_make_plan(&g->m.d, g->m.act, e, gy_mem_available() / (size_t)n_engine, err, &plan));
     if (plan.kv_tokens < e->max_len) e->max_len = (int32_t)plan.kv_tokens;
     if (e->max_len < 1) e->max_len = 1;
     return GY_OK;
@@ -183,7 +191,7 @@ static gy_status open_queues(gyre *g, const gyre_options *o, gy_err *err) {
 }
 
 static void set_info(gyre *g, const gy_engine_opts *e) {
-    const gy_engine_plan *p = gy_engine_get_plan(g->engine);
+    const gy_engine_plan *p = &g->host->plan;
     const gy_model_desc *d = &g->m.d;
     int64_t len = p->kv_tokens < e->max_len ? p->kv_tokens : e->max_len;
     g->info = (gyre_info){.family = d->family,
@@ -203,7 +211,7 @@ static void set_info(gyre *g, const gy_engine_opts *e) {
                           .kv_limit = p->limit,
                           .park_bytes = p->park_bytes,
                           .workspace_bytes = p->workspace_bytes,
-                          .weight_bytes = g->m.model->weight_bytes};
+                          .weight_bytes = g->m.model ? g->m.model->weight_bytes : 0};
 }
 
 static gy_status open_all(gyre *g, const char *dir, const gyre_options *o, gy_err *err) {
@@ -212,14 +220,12 @@ static gy_status open_all(gyre *g, const char *dir, const gyre_options *o, gy_er
     GY_TRY(complete(o, err, &full));
     GY_TRY(engine_opts(&full, err, &e));
     GY_TRY(gy_api_model_open(&g->m, dir, full.dtype, 1, err));
-    GY_TRY(choose_max_len(g, &e, err));
+    int64_t n_worker = (int64_t)full.prefill + full.decode + full.hybrid;
+    GY_TRY(choose_max_len(g, n_worker > 0 ? n_worker : 1, &e, err));
     GY_TRY(open_queues(g, &full, err));
     if (gy_grammar_cache_create(full.grammar_bytes, &g->grammars) < 0)
         return gy_err_set(err, GY_E_NOMEM, "no memory for grammars");
-    gy_ops_limits limits = gy_loop_limits(&g->m.d, e.sched.max_rows, e.max_len);
-    gy_api_load_opts load = {.backend = full.backend, .threads = full.threads, .limits = &limits};
-    GY_TRY(gy_api_model_load(&g->m, &load, err));
-    GY_TRY(gy_engine_open(g->m.model, &e, err, &g->engine));
+    GY_TRY(gy_api_host_open(&g->m, &e, &full, NULL, NULL, err, &g->host));
     g->max_len = e.max_len;
     set_info(g, &e);
     return GY_OK;
@@ -263,7 +269,7 @@ void gyre_close(gyre *g) {
         return;
     }
     gy_api_drive_fini(g);
-    gy_engine_close(g->engine); /* before the requests: they are its callbacks' argument */
+    gy_api_host_close(g->host); /* before the requests: they are its callbacks' argument */
     close_queues(g);
     while (g->n_ctx) gy_tok_ctx_destroy(g->ctx[--g->n_ctx]);
     gy_grammar_cache_destroy(g->grammars);

@@ -213,7 +213,7 @@ static gy_status req_fill(gy_api_req *q, const gyre_request *r, const gy_vec_i32
     q->rq.arg = q;
     GY_TRY(resolve_exit(g, r, err, &q->rq.exit));
     GY_TRY(copy_input(q, &in, err));
-    GY_TRY(gy_engine_check(g->engine, &q->rq, err));
+    GY_TRY(g->host->ops->check(g->host, &q->rq, err));
     q->n = q->n_left = q->rq.n;
     GY_TRY(copy_ends(q, err));
     GY_TRY(open_choices(q, r, err));

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "cli/cli_args.h"
 #include "cli/cli_bench_serve_args.h"
+#include "cli/cli_worker.h"
 
 #include <signal.h>
 #include <string.h>
@@ -127,6 +128,7 @@ static int dispatch(int argc, char **argv, gy_arena *arena) {
         gy_cli_puts("gyre " GY_VERSION "\n");
         return gy_cli_finish(GY_CLI_OK);
     }
+    if (!strcmp(name, gy_cmd_worker.name)) return run_command(&gy_cmd_worker, argc - 2, argv + 2, arena);
     const gy_cmd *c = gy_cmd_find(name);
     if (!c) return unknown_command(name);
     if (is_bench_serve(argc - 1, argv + 1)) return run_command(&gy_cmd_bench_serve, argc - 3, argv + 3, arena);

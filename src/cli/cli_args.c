@@ -1,6 +1,7 @@
 /* The tables: every option of every command. Ranges that depend on the model (loops, token ids) are checked later. */
 #include "cli/cli_args.h"
 
+#include "cli/cli_pd.h"
 #include "engine/engine.h"
 
 #include <math.h>
@@ -20,6 +21,7 @@ void gy_args_default(gy_args *a) {
     a->host = "127.0.0.1";
     a->port = 8000;
     a->shutdown_timeout = 30;
+    a->pd = (gy_pd_args){.start_timeout = 300, .max_handoff = 16, .min_share = NAN};
     a->bench = (gy_bench_opts){.workload = 1, .warmup = -1};
     a->req = (gy_req_opts){.top_p = 1,
                            .repetition_penalty = 1,
@@ -168,10 +170,6 @@ static const gy_opt sched_rows[] = {
     {"min-coda", GY_OPT_I32, AT(min_coda), "N", 1, 65536, "1",
      "tokens that must wait for the layers behind the loop before these run"},
 };
-static const gy_opt worker_rows[] = {
-    {"prefill", GY_OPT_I32, AT(prefill), "N", 1, 1024, NULL, "prefill workers; not in this build yet"},
-    {"decode", GY_OPT_I32, AT(decode), "M", 1, 1024, NULL, "decode workers; not in this build yet"},
-};
 static const gy_opt layout_rows[] = {
     {"kv-layout", GY_OPT_STR, AT(kv_layout), "LAYOUT", 0, 0, "last_exited", "last_exited, shared, or cyclic:K"},
 };
@@ -201,7 +199,10 @@ static const gy_opt tokenize_rows[] = {
 };
 static const gy_opt inspect_rows[] = {
     {"cpu", GY_OPT_FLAG, AT(cpu), NULL, 0, 0, NULL, "this machine: features found and used, variant chosen, cores"},
-    {"transport", GY_OPT_FLAG, AT(transport), NULL, 0, 0, NULL, "what KV can travel over"},
+    {"transport", GY_OPT_FLAG, AT(transport), NULL, 0, 0, NULL,
+     "what KV travels over: opens two ends, moves bytes between them, checks and times them"},
+    {"transport-min-share", GY_OPT_F64, AT(pd.min_share), "F", 0, 1, "0.5",
+     "with --transport: fail if a lane is slower than F of a copy in memory"},
     {"kv", GY_OPT_FLAG, AT(kv), NULL, 0, 0, NULL, "the KV memory that these options ask for"},
     {"max-len", GY_OPT_I32, AT(max_len), "N", 1, BIG, "the model's context", "with --kv: longest sequence"},
     {"max-rows", GY_OPT_I32, AT(max_rows), "N", 1, 65536, "256", "with --kv: rows of one pass"},
@@ -267,7 +268,6 @@ static const gy_opt_group group_prompt = GROUP("Prompts and output", prompt_rows
 static const gy_opt_group group_device = GROUP("Model and device", device_rows);
 static const gy_opt_group group_kv = GROUP("Sequences and KV memory", kv_rows);
 static const gy_opt_group group_sched = GROUP("Scheduling (results do not depend on it)", sched_rows);
-static const gy_opt_group group_workers = GROUP("Workers", worker_rows);
 static const gy_opt_group group_layout = GROUP("KV", layout_rows);
 static const gy_opt_group group_latent = GROUP("Initial state", latent_rows);
 static const gy_opt_group group_debug = GROUP("Debugging", debug_rows);
@@ -279,19 +279,22 @@ static const gy_opt_group group_synth = GROUP("Checkpoint", synth_rows);
 static const gy_opt_group group_serve = GROUP("Server", serve_rows);
 static const gy_opt_group group_serve_sched = GROUP("Scheduling (results do not depend on it)", serve_sched_rows);
 
-static const gy_opt_group *const run_groups[] = {&group_prompt, &gy_group_request, &group_device,
-                                                 &group_kv,     &group_sched,      &group_workers,
-                                                 &group_debug,  &group_general,    NULL};
+static const gy_opt_group *const run_groups[] = {
+    &group_prompt,     &gy_group_request,  &group_device, &group_kv,      &group_sched,
+    &gy_group_workers, &gy_group_transfer, &group_debug,  &group_general, NULL};
 static const gy_opt_group *const eval_groups[] = {&group_eval,   &group_json,  &group_device,  &group_layout,
                                                   &group_latent, &group_debug, &group_general, NULL};
 static const gy_opt_group *const tokenize_groups[] = {&group_tokenize, &group_json, &group_general, NULL};
-static const gy_opt_group *const inspect_groups[] = {&group_inspect, &group_kv,      &group_json,
-                                                     &group_mask,    &group_general, NULL};
+static const gy_opt_group *const inspect_groups[] = {
+    &group_inspect, &group_kv, &gy_group_transfer, &group_json, &group_mask, &group_general, NULL};
 static const gy_opt_group *const synth_groups[] = {&group_synth, &group_general, NULL};
 static const gy_opt_group *const bench_groups[] = {&gy_group_bench, &gy_group_request, &group_device,  &group_kv,
                                                    &group_sched,    &group_debug,      &group_general, NULL};
-static const gy_opt_group *const serve_groups[] = {&group_serve,       &gy_group_serve_life, &group_device,  &group_kv,
-                                                   &group_serve_sched, &group_debug,         &group_general, NULL};
+static const gy_opt_group *const serve_groups[] = {
+    &group_serve,      &gy_group_serve_life, &group_device, &group_kv,      &group_serve_sched,
+    &gy_group_workers, &gy_group_transfer,   &group_debug,  &group_general, NULL};
+const gy_opt_group *const gy_worker_groups[] = {&gy_group_worker,   &group_device, &group_kv,      &group_sched,
+                                                &gy_group_transfer, &group_debug,  &group_general, NULL};
 
 static const gy_opt_group *const chat_groups[] = {
     &gy_group_chat,       &gy_group_chat_request, &group_device,  &group_kv,

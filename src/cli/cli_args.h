@@ -7,6 +7,7 @@
 #include "cli/cli_bench_opts.h"
 #include "cli/cli_chat_opts.h"
 #include "cli/cli_opts.h"
+#include "cli/cli_pd_opts.h"
 #include "cli/cli_serve_opts.h"
 
 /* What may differ from request to request: also the fields of a line of --input. */
@@ -49,7 +50,7 @@ typedef struct gy_args {
     int32_t threads, max_rows, max_seqs, max_len, kv_blocks;
     const char *kv_layout;
     int prefix_cache; /* 0 on, 1 off */
-    int32_t prefill, decode;
+    gy_pd_args pd;
     int32_t max_queue, prefill_chunk, fuse_loops, min_coda; /* 0: not given */
     int32_t max_queue_tokens;                               /* likewise */
     double prefill_share, watermark, kv_fraction;           /* NAN: not given */
@@ -93,9 +94,10 @@ void gy_args_default(gy_args *a);
 
 /* The rows of gy_req_opts, with offsets into gy_args and into gy_req_opts alone (for JSON lines). */
 extern const gy_opt_group gy_group_request;
-extern const gy_opt_group gy_group_bench;                       /* cli_bench.c */
+extern const gy_opt_group *const gy_worker_groups[]; /* of gyre worker; NULL-terminated */
+extern const gy_opt_group gy_group_bench;            /* cli_bench.c */
 extern const gy_opt_group gy_group_chat, gy_group_chat_request, gy_group_chat_sched; /* cli_chat_args.c */
-extern const gy_opt_group gy_group_serve_life;                  /* cli_serve_life.c */
+extern const gy_opt_group gy_group_serve_life;                                       /* cli_serve_life.c */
 gy_status gy_req_from_json(gy_arena *arena, const gy_jv *obj, const char *const *skip, gy_err *err,
                            gy_req_opts *req_io);
 

@@ -1,6 +1,8 @@
 /* What was given replaces the engine's default; ranges that the tables cannot say are the engine's to check. */
 #include "cli/cli_engine.h"
 
+#include "cli/cli_pd.h"
+
 #include <math.h>
 
 static void set_i32(int32_t *field, int32_t v) {
@@ -47,4 +49,30 @@ gy_status gy_cli_engine_opts(const gy_args *a, gy_err *err, gy_engine_opts *o) {
     if (gy_kv_layout_parse(a->kv_layout, err, &n.kv_layout, &n.cyclic_k) < 0) return gy_err_prefix(err, "--kv-layout");
     *o = n;
     return GY_OK;
+}
+
+gy_status gy_cli_gyre_options(const gy_args *a, gy_err *err, gyre_options *o) {
+    gy_engine_opts e;
+    GY_TRY(gy_cli_engine_opts(a, err, &e));
+    gyre_options_default(o, sizeof *o);
+    o->dtype = a->dtype < 0 ? "auto" : a->dtype ? "bf16" : "f32";
+    o->backend = a->backend < 0 ? "auto" : a->backend ? "cpu" : "ref";
+    o->threads = a->threads;
+    o->max_rows = a->max_rows;
+    o->max_seqs = a->max_seqs;
+    o->max_queue = e.sched.max_queue;
+    o->max_len = a->max_len;
+    o->max_loops = a->req.max_loops;
+    /* Off by default in the other commands, whose prompts rarely begin alike. */
+    o->prefix_cache = gy_opts_given(a->opts, "prefix-cache") ? a->prefix_cache == 0 : 1;
+    o->kv_layout = a->kv_layout;
+    o->kv_blocks = e.kv_blocks;
+    o->kv_bytes = e.kv_bytes;
+    o->kv_fraction = e.kv_fraction;
+    o->park_bytes = e.park_bytes;
+    o->policy = a->policy ? "priority" : "fcfs";
+    o->prefill_chunk = e.sched.prefill_chunk;
+    o->prefill_share = e.sched.prefill_share;
+    o->fuse_loops = e.fuse_loops;
+    return gy_cli_set_workers(a, err, o);
 }

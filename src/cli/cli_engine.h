@@ -4,8 +4,11 @@
 
 #include "cli/cli_args.h"
 #include "engine/engine.h"
+#include "gyre.h"
 
 /* Everything but max_len and max_loops, which the caller knows. Errors name the flag. */
 gy_status gy_cli_engine_opts(const gy_args *a, gy_err *err, gy_engine_opts *o);
+/* The library's options, workers included. The prefix cache is on unless it was switched off. */
+gy_status gy_cli_gyre_options(const gy_args *a, gy_err *err, gyre_options *o);
 
 #endif

@@ -4,14 +4,16 @@
  * A prompt's answer exists from its submission until it is printed; prompts are submitted as the engine's queue has
  * room. So memory does not grow with the outputs of a long batch, unless an early one is slow and stdout waits for it.
  */
+#include "api/api_host.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "cli/cli.h"
 #include "cli/cli_batch.h"
 #include "cli/cli_engine.h"
+#include "cli/cli_pd.h"
 #include "cli/progress.h"
-#include "model/loop.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,7 +35,7 @@ typedef struct run_state {
     size_t n_shown, n_done, n_error; /* n_error: of this run */
     size_t n_before;                 /* answered in the file before this run */
     int stream;                      /* one prompt, text as it comes */
-    gy_engine *engine;
+    gy_api_host *host;
     gy_batch_progress progress;
     gy_str line;
 } run_state;
@@ -75,13 +77,6 @@ static void on_finish(void *arg, const gy_finish_event *ev) {
 
 /* ---- start ---- */
 
-static gy_status refuse_later(const gy_args *a, gy_err *err) {
-    if (a->prefill || a->decode)
-        return gy_err_set(err, GY_E_ARG, "--%s: prefill and decode workers are not in this build yet",
-                          a->prefill ? "prefill" : "decode");
-    return GY_OK;
-}
-
 static int64_t n_to_run(const run_state *r) {
     int64_t n = 0;
     for (size_t i = 0; i < r->jobs.job.len; i++)
@@ -116,28 +111,36 @@ static gy_status open_file(run_state *r, gy_err *err) {
     return GY_OK;
 }
 
-static void log_plan(const gy_engine *e) {
-    const gy_engine_plan *p = gy_engine_get_plan(e);
+static void log_plan(const gy_engine_plan *p) {
     gy_log(GY_LOG_INFO, "cli", "KV memory", "blocks=%d bytes=%zu tokens=%lld limit=%s workspace=%zu",
            p->n_block[GY_KV_CORE], p->kv_bytes, (long long)p->kv_tokens, p->limit, p->workspace_bytes);
 }
 
 /* Nothing is loaded when nothing is left to run. */
+static gy_status open_host(run_state *r, const gy_engine_opts *e, const gyre_options *o, gy_err *err) {
+    gy_progress p;
+    if (gy_api_wants_workers(o)) return gy_api_host_open(&r->m, e, o, NULL, NULL, err, &r->host);
+    gy_progress_begin(&p, "loading");
+    gy_status st = gy_api_host_open(&r->m, e, o, gy_progress_update, &p, err, &r->host);
+    gy_progress_end(&p);
+    return st;
+}
+
 static gy_status open_engine(run_state *r, gy_err *err) {
     gy_engine_opts o;
+    gyre_options lib;
     GY_TRY(engine_opts(r, err, &o));
     if (!n_to_run(r)) return GY_OK;
     gy_cli_note_synthetic(r->m.dir);
-    gy_ops_limits limits = gy_loop_limits(&r->m.d, o.sched.max_rows, o.max_len);
-    GY_TRY(gy_cli_model_load(&r->m, r->a, &limits, err));
-    GY_TRY(gy_engine_open(r->m.model, &o, err, &r->engine));
-    log_plan(r->engine);
+    GY_TRY(gy_cli_gyre_options(r->a, err, &lib));
+    GY_TRY(open_host(r, &o, &lib, err));
+    log_plan(&r->host->plan);
     return GY_OK;
 }
 
 static gy_status run_open(run_state *r, gy_err *err) {
     const gy_args *a = r->a;
-    GY_TRY(refuse_later(a, err));
+    GY_TRY(gy_cli_check_workers(a, err));
     if (a->output) GY_TRY(gy_batch_check_path(a->output, a, err));
     GY_TRY(gy_jobs_collect(&r->jobs, a, a->n_pos > 1 ? a->pos[1] : NULL, err));
     const char *dir = a->n_pos ? a->pos[0] : gy_cli_find_demo(a->arena, err);
@@ -178,7 +181,7 @@ static gy_status submit(run_state *r, size_t i, gy_err *err) {
     job->rq.on_prompt = gy_answer_on_prompt;
     job->rq.on_finish = on_finish;
     job->rq.arg = r->answer[i];
-    gy_status st = gy_engine_submit(r->engine, &job->rq, err, &id);
+    gy_status st = r->host->ops->submit(r->host, &job->rq, err, &id);
     if (st == GY_AGAIN && r->n_live) return st;
     if (st == GY_OK) {
         r->n_live++;
@@ -208,9 +211,14 @@ static gy_status feed_job(run_state *r, size_t i, gy_err *err) {
     return GY_OK;
 }
 
+static gy_engine_stats stats_of(const run_state *r) {
+    gy_api_host_stats s = {0};
+    if (r->host) r->host->ops->get_stats(r->host, &s);
+    return s.e;
+}
+
 static int32_t queue_len(const run_state *r) {
-    gy_engine_stats s;
-    gy_engine_get_stats(r->engine, &s);
+    gy_engine_stats s = stats_of(r);
     return s.sched.n_waiting + s.sched.n_parked;
 }
 
@@ -296,9 +304,8 @@ static gy_status show(run_state *r, gy_err *err) {
 
 static void show_progress(run_state *r) {
     int64_t now = gy_clock_ns();
-    gy_engine_stats s = {0};
     if (!gy_batch_progress_due(&r->progress, now)) return;
-    gy_engine_get_stats(r->engine, &s);
+    gy_engine_stats s = stats_of(r);
     gy_batch_counts c = {.n_done = r->n_done,
                          .n_total = r->jobs.job.len,
                          .n_before = r->n_before,
@@ -309,6 +316,13 @@ static void show_progress(run_state *r) {
 
 /* ---- go ---- */
 
+/* As long as progress and signals may wait. */
+static void wait_for_workers(const run_state *r) {
+    enum { WAIT_MS = 100 };
+    struct pollfd p = {.fd = r->host->fd, .events = POLLIN};
+    poll(&p, 1, WAIT_MS);
+}
+
 /* GY_DONE: the reader left. */
 static gy_status run_steps(run_state *r, gy_err *err) {
     for (;;) {
@@ -317,7 +331,9 @@ static gy_status run_steps(run_state *r, gy_err *err) {
         if (st < 0 || st == GY_DONE) return st;
         if (!r->n_live && r->n_fed == r->jobs.job.len) return GY_OK;
         if (interrupted) return gy_err_set(err, GY_E_CANCELLED, "interrupted");
-        GY_TRY(gy_engine_step(r->engine, err));
+        st = r->host->ops->step(r->host, err);
+        if (st < 0) return st;
+        if (st == GY_AGAIN) wait_for_workers(r);
         show_progress(r);
     }
 }
@@ -328,8 +344,7 @@ static void begin_progress(run_state *r) {
 }
 
 static void print_summary(const run_state *r, int64_t begin_ns) {
-    gy_engine_stats s = {0};
-    if (r->engine) gy_engine_get_stats(r->engine, &s);
+    gy_engine_stats s = stats_of(r);
     double seconds = (double)(gy_clock_ns() - begin_ns) * 1e-9;
     if (!isatty(STDERR_FILENO) || seconds <= 0 || !s.n_output_tok) return;
     fprintf(stderr, "[%lld prompt tokens, %lld tokens in %.2f s: %.1f tok/s, %.2f loops a token, %s %s]\n",
@@ -337,10 +352,9 @@ static void print_summary(const run_state *r, int64_t begin_ns) {
             (double)s.n_loop_sum / (double)s.n_output_tok, r->m.be->ops->name, r->m.act == GY_BF16 ? "bf16" : "f32");
 }
 
-static void log_work(const gy_engine *e) {
-    gy_engine_stats s;
-    if (!e) return;
-    gy_engine_get_stats(e, &s);
+static void log_work(const run_state *r) {
+    gy_engine_stats s = stats_of(r);
+    if (!r->host) return;
     gy_log(GY_LOG_INFO, "cli", "work done",
            "steps=%lld passes=%lld rows=%lld parked=%lld dropped=%lld computed_again=%lld host_us_per_step=%.1f",
            (long long)s.n_step, (long long)s.n_pass, (long long)s.n_row, (long long)s.sched.n_park,
@@ -351,7 +365,7 @@ static void log_work(const gy_engine *e) {
 /* 1 if this run, or an earlier one that the file remembers, had a request that ended in an error. */
 static int end_well(run_state *r, int64_t begin_ns) {
     gy_cli_flush();
-    log_work(r->engine);
+    log_work(r);
     print_summary(r, begin_ns);
     if (r->file.n_error > r->n_error)
         gy_cli_note("%s: %zu answers are errors; delete their lines to have them tried again", r->a->output,
@@ -369,7 +383,7 @@ static int end_badly(const run_state *r, const gy_err *err) {
 
 static int run_close(run_state *r, int rc) {
     gy_err err = {0};
-    gy_engine_close(r->engine);
+    gy_api_host_close(r->host);
     if (r->answer)
         for (size_t i = 0; i < r->jobs.job.len; i++) gy_answer_free(r->answer[i]);
     if (gy_batch_close(&r->file, &err) < 0) rc = gy_cli_fail(&err);

@@ -14,32 +14,6 @@
 
 enum { STALL_MS = 60000 }; /* longer than a step of the largest model on the slowest machine that is any use */
 
-static gy_status set_engine(const gy_args *a, gy_err *err, gyre_options *o) {
-    gy_engine_opts e;
-    GY_TRY(gy_cli_engine_opts(a, err, &e));
-    gyre_options_default(o, sizeof *o);
-    o->dtype = a->dtype < 0 ? "auto" : a->dtype ? "bf16" : "f32";
-    o->backend = a->backend < 0 ? "auto" : a->backend ? "cpu" : "ref";
-    o->threads = a->threads;
-    o->max_rows = a->max_rows;
-    o->max_seqs = a->max_seqs;
-    o->max_queue = e.sched.max_queue;
-    o->max_len = a->max_len;
-    o->max_loops = a->req.max_loops;
-    /* Off by default in the other commands, whose prompts rarely begin alike. */
-    o->prefix_cache = gy_opts_given(a->opts, "prefix-cache") ? a->prefix_cache == 0 : 1;
-    o->kv_layout = a->kv_layout;
-    o->kv_blocks = e.kv_blocks;
-    o->kv_bytes = e.kv_bytes;
-    o->kv_fraction = e.kv_fraction;
-    o->park_bytes = e.park_bytes;
-    o->policy = a->policy ? "priority" : "fcfs";
-    o->prefill_chunk = e.sched.prefill_chunk;
-    o->prefill_share = e.sched.prefill_share;
-    o->fuse_loops = e.fuse_loops;
-    return GY_OK;
-}
-
 static gy_status strings(const gy_args *a, const gy_opt_list *list, const char *flag, gy_err *err,
                          gy_app_strings *out) {
     const char **s = gy_arena_alloc(a->arena, list->n + 1, sizeof *s);
@@ -82,7 +56,7 @@ static gy_status set_options(const gy_args *a, gy_err *err, gy_app_opts *o) {
         return gy_err_set(err, GY_E_ARG, "--max-body-bytes: found %llu, expected 1 to 1G",
                           (unsigned long long)a->max_body.v);
     GY_TRY(gy_cli_check_device(a, err));
-    GY_TRY(set_engine(a, err, &o->engine));
+    GY_TRY(gy_cli_gyre_options(a, err, &o->engine));
     GY_TRY(set_names(a, err, o));
     GY_TRY(strings(a, &a->api_keys, "--api-key", err, &o->keys));
     GY_TRY(strings(a, &a->allowed_origins, "--allowed-origin", err, &o->origins));

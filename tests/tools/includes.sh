@@ -19,8 +19,8 @@ text      base/
 sample    base/ tensor/
 sched     base/ kv/kv.h kv/prefix.h
 engine    base/ tensor/ ops/ops.h kv/ model/ text/ sample/ sched/
-api       base/ tensor/ ops/ops.h kv/ model/ text/ sample/ sched/ engine/ gyre.h
-pd        base/ tensor/ engine/engine.h engine/handoff.h
+api       base/ tensor/ ops/ops.h kv/ model/ text/ sample/ sched/ engine/ pd/ gyre.h
+pd        base/ tensor/ engine/engine.h engine/handoff.h ops/ops.h kv/kv.h
 server    base/ text/ gyre.h
 cli       base/ tensor/ ops/ops.h kv/ model/ text/ sample/ sched/ engine/ api/ pd/ server/ gyre.h
 cli/main  base/ cli/

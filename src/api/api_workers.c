@@ -1,0 +1,302 @@
+/* Worker processes as a host: options become the command line of `gyre worker`, requests become messages. */
+#include "api/api_host.h"
+
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "base/str.h"
+#include "engine/handoff.h"
+#include "model/loop.h"
+#include "pd/host.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct worker_host {
+    gy_api_host h;
+    gy_host *host;
+    gy_engine_bounds bounds;
+} worker_host;
+
+enum { MAX_ARGS = 96, MOST = GY_COORD_MAX_WORKERS, MAX_HANDOFF = 16 };
+
+/* ---- the command line of a worker -------------------------------------------------------------------------------- */
+
+typedef struct command {
+    gy_str text; /* all words, each with its NUL */
+    size_t n;
+} command;
+
+static void word(command *c, const char *text) {
+    gy_str_append(&c->text, text, strlen(text) + 1);
+    c->n++;
+}
+
+static void flag(command *c, const char *name, const char *value) {
+    word(c, name);
+    word(c, value);
+}
+
+static void flag_int(command *c, const char *name, int64_t v) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)v);
+    flag(c, name, text);
+}
+
+static void flag_num(command *c, const char *name, double v) {
+    char text[40];
+    snprintf(text, sizeof text, "%.17g", v);
+    flag(c, name, text);
+}
+
+/* Whatever follows from memory or the machine is decided here, once, so that all workers are alike. */
+static void put_engine(command *c, const gy_api_model *m, const gy_engine_opts *e, const gyre_options *o) {
+    flag(c, "--dtype", m->act == GY_BF16 ? "bf16" : "f32");
+    flag(c, "--backend", !strcmp(m->be->ops->name, "ref") ? "ref" : "cpu");
+    flag_int(c, "--max-rows", e->sched.max_rows);
+    flag_int(c, "--max-seqs", e->sched.max_seqs);
+    flag_int(c, "--max-queue", e->sched.max_queue);
+    flag_int(c, "--max-len", e->max_len);
+    if (e->max_loops) flag_int(c, "--max-loops", e->max_loops);
+    flag(c, "--kv-layout", o->kv_layout);
+    flag_int(c, "--kv-blocks", e->kv_blocks);
+    flag_int(c, "--park-bytes", (int64_t)e->park_bytes);
+    flag(c, "--prefix-cache", e->prefix_cache ? "on" : "off");
+    flag_int(c, "--max-handoff", e->max_handoff);
+    flag_int(c, "--grammar-bytes", (int64_t)e->mask_bytes);
+}
+
+static void put_sched(command *c, const gy_engine_opts *e) {
+    const gy_sched_opts *s = &e->sched;
+    static const char *const preempts[] = {
+        [GY_PREEMPT_AUTO] = "auto", [GY_PREEMPT_PARK] = "park", [GY_PREEMPT_RECOMPUTE] = "recompute"};
+    flag(c, "--policy", s->policy == GY_SCHED_PRIORITY ? "priority" : "fcfs");
+    flag_int(c, "--prefill-chunk", s->prefill_chunk);
+    flag_num(c, "--prefill-share", s->prefill_share);
+    flag_int(c, "--fuse-loops", e->fuse_loops);
+    flag(c, "--reserve", s->reserve_full ? "full" : "grow");
+    flag_num(c, "--watermark", s->watermark);
+    flag(c, "--preempt", preempts[s->preempt]);
+    flag_int(c, "--min-coda", s->min_coda);
+    if (s->no_refill) word(c, "--no-refill");
+}
+
+static int32_t n_worker(const gyre_options *o) {
+    return o->prefill + o->decode + o->hybrid;
+}
+
+/* Cores are shared out: more threads than cores make every worker slower. */
+static int32_t threads_of(const gyre_options *o) {
+    int32_t share = gy_cpu_count_physical() / n_worker(o);
+    return o->threads ? o->threads : share < 1 ? 1 : share;
+}
+
+static void put_rest(command *c, const gyre_options *o) {
+    flag_int(c, "--threads", threads_of(o));
+    flag_int(c, "--transfer-chunk-bytes", (int64_t)o->transfer_chunk_bytes);
+    flag_int(c, "--transfer-inflight-bytes", (int64_t)o->transfer_inflight_bytes);
+    flag_int(c, "--transfer-descriptors", o->transfer_descriptors);
+    for (const char *const *a = o->worker_args; a && *a; a++) word(c, *a);
+}
+
+static gy_status split(const command *c, gy_err *err, const char *argv[MAX_ARGS]) {
+    if (c->text.failed) return gy_err_set(err, GY_E_NOMEM, "no memory for workers");
+    if (c->n >= MAX_ARGS) return gy_err_set(err, GY_E_ARG, "worker_args: too many of them");
+    const char *at = c->text.data;
+    for (size_t i = 0; i < c->n; i++, at += strlen(at) + 1) argv[i] = at;
+    argv[c->n] = NULL;
+    return GY_OK;
+}
+
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
+
+static const worker_host *self_of(const gy_api_host *h) {
+    return (const worker_host *)h;
+}
+
+static gy_status workers_check(const gy_api_host *h, const gy_request *r, gy_err *err) {
+    return gy_request_check(&self_of(h)->bounds, r, err);
+}
+
+/* A grammar travels as its text. */
+static gy_msg_request message_of(const gy_request *r) {
+    gy_msg_request q = {.r = *r, .grammar_kind = -1};
+    gy_grammar_kind kind;
+    size_t n;
+    if (!r->grammar) return q;
+    q.grammar = gy_grammar_source(r->grammar, &kind, &n);
+    q.grammar_kind = (int32_t)kind;
+    q.n_grammar = (int32_t)n; /* at most GY_GRAMMAR_MAX_SOURCE */
+    q.r.grammar = NULL;
+    q.r.vocab = NULL;
+    return q;
+}
+
+static gy_status workers_submit(gy_api_host *h, const gy_request *r, gy_err *err, int32_t *id_out) {
+    const worker_host *w = self_of(h);
+    GY_TRY(workers_check(h, r, err));
+    gy_msg_request q = message_of(r);
+    gy_coord_request c = {.q = &q, .can_cross = gy_handoff_can_model(w->bounds.d, r, NULL)};
+    return gy_coord_submit(gy_host_coord(w->host), &c, gy_clock_ns(), err, id_out);
+}
+
+static void workers_cancel(gy_api_host *h, int32_t id) {
+    gy_coord_cancel(gy_host_coord(self_of(h)->host), id);
+}
+
+static gy_status workers_step(gy_api_host *h, gy_err *err) {
+    return gy_host_turn(self_of(h)->host, err);
+}
+
+/* ---- stats ------------------------------------------------------------------------------------------------------- */
+
+static void add_engine(gy_engine_stats *e, const gy_msg_stats *s) {
+    e->n_step += s->n_step;
+    e->n_prompt_tok += s->n_prompt_tok;
+    e->n_output_tok += s->n_output_tok;
+    e->step_ns += s->step_ns;
+    e->model_ns += s->model_ns;
+    e->sched.n_parked += s->n_parked;
+    e->kv_free[GY_KV_CORE] += s->kv_free;
+    e->kv_cached[GY_KV_CORE] += s->kv_cached;
+    e->kv_total[GY_KV_CORE] += s->kv_total;
+}
+
+static void add_worker(gyre_worker_stats *w, const gy_host_worker *s) {
+    w->n_worker++;
+    w->n_ready += s->state == GY_HOST_RUNNING;
+    w->n_death += s->n_death;
+    w->xfer_inflight_bytes += s->stats.xfer_inflight;
+    w->xfer_failed += s->stats.xfer_failed;
+}
+
+static void add_coord(const gy_coord_stats *c, gy_api_host_stats *out) {
+    gyre_worker_stats *w = &out->w;
+    out->e.n_request = c->n_submit;
+    for (int i = 0; i <= GY_FINISH_ERROR; i++) out->e.n_finish[i] = c->n_finish[i];
+    out->e.sched.n_waiting = c->n_waiting;
+    out->e.sched.n_running = c->n_reserving + c->n_prefill + c->n_decode;
+    w->n_reserving = c->n_reserving;
+    w->n_prefill = c->n_prefill;
+    w->n_decode = c->n_decode;
+    w->n_crossed = c->n_crossed;
+    w->n_local = c->n_local;
+    w->n_retry = c->n_retry;
+    w->xfer_bytes = c->bytes;
+    w->xfer_ops = c->n_op;
+    w->xfer_descriptors = c->n_desc;
+    w->xfer_ns = c->wire_ns;
+    w->overlap_ns = c->overlap_ns;
+    w->overlap_bytes = c->overlap_bytes;
+}
+
+static void workers_stats(const gy_api_host *h, gy_api_host_stats *out) {
+    gy_host *host = self_of(h)->host;
+    gy_coord_stats c;
+    *out = (gy_api_host_stats){0};
+    for (int32_t i = 0; i < gy_host_n_worker(host); i++) {
+        gy_host_worker s;
+        gy_host_get_worker(host, i, &s);
+        add_engine(&out->e, &s.stats);
+        add_worker(&out->w, &s);
+    }
+    gy_coord_get_stats(gy_host_coord(host), &c);
+    add_coord(&c, out);
+}
+
+static void workers_close(gy_api_host *h) {
+    gy_host_close(self_of(h)->host);
+    gy_mem_free(h);
+}
+
+static const gy_api_host_ops workers_ops = {workers_check, workers_submit, workers_cancel,
+                                            workers_step,  workers_stats,  workers_close};
+
+/* ---- open -------------------------------------------------------------------------------------------------------- */
+
+static gy_status check_counts(const gyre_options *o, gy_err *err) {
+    const int32_t n[] = {o->prefill, o->decode, o->hybrid};
+    static const char *const names[] = {"prefill", "decode", "hybrid"};
+    for (int i = 0; i < 3; i++)
+        if (n[i] < 0 || n[i] >= MOST)
+            return gy_err_set(err, GY_E_ARG, "%s: found %d workers, expected 0 to %d", names[i], n[i], MOST - 1);
+    if (n_worker(o) > MOST)
+        return gy_err_set(err, GY_E_ARG, "prefill, decode, hybrid: found %d workers, expected at most %d", n_worker(o),
+                          MOST);
+    if (!o->hybrid && (!o->prefill || !o->decode))
+        return gy_err_set(err, GY_E_ARG, "%s: found no such worker, and no hybrid one: both kinds of work are needed",
+                          o->prefill ? "decode" : "prefill");
+    if (o->local_prefill_below < 0)
+        return gy_err_set(err, GY_E_ARG, "local_prefill_below: found %d, expected 0 or more", o->local_prefill_below);
+    if (o->worker_start_ms < 1)
+        return gy_err_set(err, GY_E_ARG, "worker_start_ms: found %d, expected 1 or more", o->worker_start_ms);
+    gy_xfer_limits l = {o->transfer_chunk_bytes, o->transfer_inflight_bytes, o->transfer_descriptors};
+    return gy_xfer_limits_check(&l, err);
+}
+
+static gy_status plan_pool(const gy_api_model *m, const gyre_options *o, gy_engine_opts *e, gy_err *err,
+                           gy_engine_plan *out) {
+    size_t share = e->kv_blocks || e->kv_bytes ? 0 : gy_mem_available() / (size_t)n_worker(o);
+    gy_engine_plan fixed;
+    e->max_handoff = MAX_HANDOFF;
+    GY_TRY(gy_engine_make_plan(&m->d, m->act, e, share, err, out));
+    e->kv_blocks = out->n_block[GY_KV_CORE];
+    e->kv_bytes = 0;
+    GY_TRY(gy_engine_make_plan(&m->d, m->act, e, 0, err, &fixed)); /* as each worker will */
+    fixed.limit = out->limit;
+    *out = fixed;
+    return GY_OK;
+}
+
+static void set_coord(const gyre_options *o, const gy_engine_opts *e, gy_coord_opts *c) {
+    c->n_worker = n_worker(o);
+    for (int32_t i = 0; i < c->n_worker; i++)
+        c->role[i] = i < o->prefill               ? GY_PD_PREFILL
+                     : i < o->prefill + o->decode ? GY_PD_DECODE
+                                                  : GY_PD_PREFILL | GY_PD_DECODE;
+    c->max_queue = e->sched.max_queue;
+    c->local_below = o->local_prefill_below;
+}
+
+static gy_status start_workers(worker_host *w, const gy_api_model *m, const gy_engine_opts *e, const gyre_options *o,
+                               gy_err *err) {
+    const char *argv[MAX_ARGS];
+    command c = {0};
+    gy_host_opts ho;
+    gy_host_opts_default(&ho);
+    set_coord(o, e, &ho.coord);
+    word(&c, "gyre");
+    word(&c, "worker");
+    word(&c, m->dir);
+    put_engine(&c, m, e, o);
+    put_sched(&c, e);
+    put_rest(&c, o);
+    gy_status st = split(&c, err, argv);
+    ho.program = o->worker_program;
+    ho.argv = argv;
+    ho.start_ms = o->worker_start_ms;
+    if (st == GY_OK) st = gy_host_open(&ho, err, &w->host);
+    gy_str_free(&c.text);
+    return st;
+}
+
+gy_status gy_api_workers_open(gy_api_model *m, const gy_engine_opts *opts, const gyre_options *o, gy_err *err,
+                              gy_api_host **out) {
+    gy_engine_opts e = *opts;
+    GY_TRY(check_counts(o, err));
+    gy_ops_limits limits = gy_loop_limits(&m->d, 1, e.max_len);
+    gy_api_load_opts load = {.backend = o->backend, .threads = 1, .limits = &limits};
+    GY_TRY(gy_api_model_open_backend(m, &load, err));
+    worker_host *w = gy_mem_alloc(GY_MEM_ENGINE, 1, sizeof *w);
+    if (!w) return gy_err_set(err, GY_E_NOMEM, "no memory for workers");
+    w->h.ops = &workers_ops;
+    gy_status st = plan_pool(m, o, &e, err, &w->h.plan);
+    w->bounds = gy_engine_plan_bounds(&m->d, m->act, &e, &w->h.plan);
+    if (st >= 0) st = start_workers(w, m, &e, o, err);
+    if (st < 0) {
+        gy_mem_free(w);
+        return st;
+    }
+    w->h.fd = gy_host_fd(w->host);
+    *out = &w->h;
+    return GY_OK;
+}

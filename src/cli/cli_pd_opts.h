@@ -1,0 +1,20 @@
+/* Values of the options about workers (gy_args.pd). */
+#ifndef GY_CLI_CLI_PD_OPTS_H
+#define GY_CLI_CLI_PD_OPTS_H
+
+#include "cli/cli_opts.h"
+
+typedef struct gy_pd_args {
+    int32_t prefill, decode, hybrid; /* workers; all 0: none */
+    int32_t local_below;
+    double start_timeout; /* seconds */
+    gy_opt_u64 chunk_bytes, inflight_bytes;
+    int32_t descriptors; /* 0: not given */
+    double min_share;    /* inspect --transport */
+    /* of a worker itself */
+    int role; /* in the order of the words: prefill, decode, both */
+    int32_t max_handoff;
+    gy_opt_u64 grammar_bytes;
+} gy_pd_args;
+
+#endif

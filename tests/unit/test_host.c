@@ -1,0 +1,534 @@
+/* Processes around the coordinator: start, death in every way, respawn, stop. The workers are this program itself, with
+ * a behaviour as argument; they speak the protocol and have no engine.
+ */
+#include "base_test.h"
+
+#include "base/clock.h"
+#include "pd/host.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+/* ---- the worker's side ------------------------------------------------------------------------------------------- */
+
+static void say(gy_chan *c, const gy_msg *m) {
+    if (gy_chan_send(c, m, NULL) < 0) _exit(70);
+    while (gy_chan_flush(c, NULL) == GY_AGAIN) poll(&(struct pollfd){.fd = 3, .events = POLLOUT}, 1, -1);
+}
+
+static void say_ready(gy_chan *c, int32_t role) {
+    gy_msg m = {
+        .kind = GY_MSG_READY, .peer = (uint64_t)getpid() << 20 | (uint64_t)time(NULL), .blob = "b", .n_blob = 1};
+    m.ready = (gy_msg_ready){.role = role,
+                             .pid = getpid(),
+                             .info = {.family = "fake",
+                                      .n_loop = 4,
+                                      .depth = 4,
+                                      .n_layer = {2, 0},
+                                      .n_head_kv = 1,
+                                      .head_dim = 8,
+                                      .n_embd = 8,
+                                      .n_vocab = 100,
+                                      .max_len = 64,
+                                      .n_block = {64, 0},
+                                      .max_seqs = 4,
+                                      .max_queue = 16,
+                                      .max_handoff = 4}};
+    say(c, &m);
+}
+
+/* A request's tokens are its prompt, said again. */
+static void say_echo(gy_chan *c, const gy_msg *in) {
+    const gy_request *r = &in->request.r;
+    gy_msg m = {.kind = GY_MSG_TOKEN, .tid = in->tid};
+    for (int32_t i = 0; i < r->max_tokens; i++) {
+        m.token = (gy_msg_token){.index = i, .token = r->prompt[i % r->n_prompt], .loops = 4};
+        say(c, &m);
+    }
+    m = (gy_msg){.kind = GY_MSG_FINISH, .tid = in->tid};
+    m.finish = (gy_msg_finish){.reason = GY_FINISH_LENGTH,
+                               .stop_id = -1,
+                               .n_prompt = r->n_prompt,
+                               .n_output = r->max_tokens,
+                               .seed = r->sample.seed};
+    say(c, &m);
+    m = (gy_msg){.kind = GY_MSG_RELEASED, .tid = in->tid};
+    say(c, &m);
+}
+
+static int n_descriptors(void) {
+    DIR *d = opendir("/proc/self/fd");
+    int n = -3; /* ".", "..", its own */
+    while (readdir(d)) n++;
+    closedir(d);
+    return n;
+}
+
+/* What a worker must find: 0 to 3 and nothing else, a clean environment, a parent whose end it will not survive. */
+static const char *bad_surroundings(void) {
+    int sig = 0;
+    sigset_t mask;
+    if (n_descriptors() != 4) return "descriptors";
+    if (getenv("UCX_TLS") || getenv("SECRET")) return "environment";
+    if (!getenv("UCX_HANDLE_ERRORS") || strcmp(getenv("UCX_HANDLE_ERRORS"), "none") != 0) return "UCX_HANDLE_ERRORS";
+    if (!getenv("PATH") || strcmp(getenv("PATH"), "/bin:/usr/bin") != 0) return "PATH";
+    prctl(PR_GET_PDEATHSIG, &sig);
+    if (sig != SIGKILL) return "PDEATHSIG";
+    if (getpgrp() != getpid()) return "process group";
+    sigprocmask(SIG_BLOCK, NULL, &mask);
+    if (sigismember(&mask, SIGTERM)) return "signal mask";
+    return NULL;
+}
+
+static void crash(void) {
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    raise(SIGSEGV);
+}
+
+static _Noreturn void obey(gy_chan *c, const char *how) {
+    for (;;) {
+        gy_msg m;
+        gy_status st = gy_chan_recv(c, NULL, &m);
+        if (st == GY_AGAIN) {
+            poll(&(struct pollfd){.fd = 3, .events = POLLIN}, 1, -1);
+            continue;
+        }
+        if (st != GY_OK) _exit(0);
+        if (m.kind == GY_MSG_STOP && strcmp(how, "stubborn") != 0) _exit(0);
+        if (m.kind == GY_MSG_CONNECT) {
+            gy_msg ok = {.kind = GY_MSG_CONNECTED, .peer = m.peer};
+            say(c, &ok);
+        }
+        if (m.kind == GY_MSG_LOCAL && !strcmp(how, "crash-on-work")) crash();
+        if (m.kind == GY_MSG_LOCAL) say_echo(c, &m);
+    }
+}
+
+static int worker_main(const char *how, const char *role_text) {
+    gy_err err = {0};
+    gy_chan *c;
+    int32_t role = !strcmp(role_text, "prefill") ? GY_PD_PREFILL : !strcmp(role_text, "decode") ? GY_PD_DECODE : 3;
+    if (gy_chan_create(GY_HOST_CONTROL_FD, GY_CHAN_OUT_MAX, &err, &c) < 0) return 1;
+    gy_msg f = {.kind = GY_MSG_FATAL};
+    if (bad_surroundings()) {
+        f.text = bad_surroundings();
+        f.n_text = (int32_t)strlen(f.text);
+        say(c, &f);
+        return 3;
+    }
+    if (!strcmp(how, "exit")) return 7;
+    if (!strcmp(how, "fatal")) {
+        f.text = "model: not a model";
+        f.n_text = (int32_t)strlen(f.text);
+        say(c, &f);
+        return 1;
+    }
+    if (!strcmp(how, "silent")) pause();
+    if (!strcmp(how, "garbage")) {
+        if (write(3, "GET / HTTP/1.1\r\n\r\n", 18) != 18) return 1;
+        pause();
+    }
+    if (!strcmp(how, "stubborn")) signal(SIGTERM, SIG_IGN);
+    say_ready(c, !strcmp(how, "wrong-role") ? 3 - role : role);
+    if (!strcmp(how, "hang-up")) {
+        poll(NULL, 0, 100);
+        close(3);
+        pause();
+    }
+    obey(c, how);
+}
+
+/* ---- the host's side --------------------------------------------------------------------------------------------- */
+
+static gy_host_opts opts(const char *how, const char **argv, int n_prefill, int n_decode) {
+    gy_host_opts o;
+    gy_host_opts_default(&o);
+    argv[0] = "fake";
+    argv[1] = how;
+    argv[2] = NULL;
+    o.argv = argv;
+    o.start_ms = 20000;
+    o.stop_ms = 300;
+    o.coord.n_worker = n_prefill + n_decode;
+    o.coord.local_below = 1000; /* all prompts are computed where they are decoded */
+    for (int i = 0; i < o.coord.n_worker; i++) o.coord.role[i] = i < n_prefill ? GY_PD_PREFILL : GY_PD_DECODE;
+    return o;
+}
+
+static int n_children(void) {
+    int n = 0, pid;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task");
+    DIR *d = opendir(path);
+    for (struct dirent *e; (e = readdir(d));) {
+        char p[320];
+        snprintf(p, sizeof p, "/proc/self/task/%s/children", e->d_name);
+        FILE *f = fopen(p, "r");
+        while (f && fscanf(f, "%d", &pid) == 1) n++;
+        if (f) fclose(f);
+    }
+    closedir(d);
+    return n;
+}
+
+typedef struct answer {
+    int32_t n_token, token[64];
+    int n_finish;
+    gy_finish reason;
+    char text[256];
+} answer;
+
+static gy_verdict on_token(void *arg, const gy_token_event *ev) {
+    answer *a = arg;
+    assert_int_equal(ev->index, a->n_token);
+    a->token[a->n_token++] = ev->token;
+    return GY_CONTINUE;
+}
+
+static void on_finish(void *arg, const gy_finish_event *ev) {
+    answer *a = arg;
+    a->n_finish++;
+    a->reason = ev->reason;
+    if (ev->err) snprintf(a->text, sizeof a->text, "%.200s", ev->err->msg);
+}
+
+static void ask(gy_host *h, answer *a) {
+    static const int32_t prompt[] = {11, 12, 13};
+    gy_msg_request q = {.r = {.prompt = prompt, .n_prompt = 3, .max_tokens = 5, .n = 1, .prompt_logprobs = -1}};
+    gy_sample_params_default(&q.r.sample);
+    q.grammar_kind = -1;
+    q.r.on_token = on_token;
+    q.r.on_finish = on_finish;
+    q.r.arg = a;
+    gy_coord_request r = {.q = &q, .can_cross = 1};
+    gy_err err = {0};
+    int32_t id;
+    memset(a, 0, sizeof *a);
+    gy_status st = gy_coord_submit(gy_host_coord(h), &r, gy_clock_ns(), &err, &id);
+    if (st != GY_OK) fail_msg("submit: %s", err.msg);
+}
+
+/* Turns until `ok` holds; sleeps as a driver would. */
+static void turn_until(gy_host *h, int (*ok)(void *), void *arg) {
+    int64_t end = gy_clock_ns() + 20000000000;
+    gy_err err = {0};
+    while (!ok(arg)) {
+        gy_status st = gy_host_turn(h, &err);
+        if (st < 0) fail_msg("turn: %s", err.msg);
+        if (st != GY_OK && !ok(arg)) poll(&(struct pollfd){.fd = gy_host_fd(h), .events = POLLIN}, 1, 1000);
+        if (gy_clock_ns() > end) fail_msg("nothing happened for 20 s");
+    }
+}
+
+static int is_answered(void *arg) {
+    return ((answer *)arg)->n_finish > 0;
+}
+
+static void assert_echo(const answer *a) {
+    static const int32_t want[] = {11, 12, 13, 11, 12};
+    if (a->reason != GY_FINISH_LENGTH) fail_msg("reason %d: %s", (int)a->reason, a->text);
+    assert_int_equal(a->n_token, 5);
+    assert_memory_equal(a->token, want, sizeof want);
+}
+
+static gy_host *open_host(const gy_host_opts *o) {
+    gy_host *h = NULL;
+    gy_err err = {0};
+    if (gy_host_open(o, &err, &h) < 0) fail_msg("open: %s", err.msg);
+    return h;
+}
+
+static void starts_works_and_stops(void **state) {
+    (void)state;
+    const char *argv[3];
+    gy_host_opts o = opts("good", argv, 1, 2);
+    gy_host *h = open_host(&o);
+    assert_int_equal(n_children(), 3);
+    for (int i = 0; i < 20; i++) {
+        answer a[8];
+        for (int k = 0; k < 8; k++) ask(h, &a[k]);
+        for (int k = 0; k < 8; k++) {
+            turn_until(h, is_answered, &a[k]);
+            assert_echo(&a[k]);
+        }
+    }
+    gy_err err = {0};
+    gy_status st;
+    while ((st = gy_host_turn(h, &err)) == GY_OK) {
+    }
+    assert_int_equal(st, GY_DONE);
+    int64_t t = gy_clock_ns();
+    gy_host_close(h);
+    assert_true(gy_clock_ns() - t < 250000000); /* by STOP, not by the signals that come after 300 ms */
+    assert_int_equal(n_children(), 0);
+}
+
+static void what_cannot_start(void **state) {
+    (void)state;
+    static const struct {
+        const char *how, *says;
+    } cases[] = {{"exit", "(decode) did not start: it ended with exit code 7"},
+                 {"fatal", "did not start: model: not a model"},
+                 {"garbage", "a frame of 542393671 bytes"},
+                 {"wrong-role", "another role"},
+                 {"silent", "it was not ready after 0 s"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *argv[3];
+        gy_host_opts o = opts(cases[i].how, argv, 0, 1);
+        gy_err err = {0};
+        gy_host *h = NULL;
+        if (!strcmp(cases[i].how, "silent")) o.start_ms = 300;
+        assert_int_equal(gy_host_open(&o, &err, &h), GY_E_PEER);
+        if (!strstr(err.msg, cases[i].says)) fail_msg("%s: %s", cases[i].how, err.msg);
+        assert_null(h);
+        assert_int_equal(n_children(), 0);
+    }
+    const char *argv[3];
+    gy_host_opts o = opts("good", argv, 1, 1);
+    gy_err err = {0};
+    gy_host *h = NULL;
+    o.program = "/nowhere/gyre";
+    assert_true(gy_host_open(&o, &err, &h) < 0);
+    assert_non_null(strstr(err.msg, "/nowhere/gyre: cannot be run: No such file"));
+    o.program = NULL;
+    o.coord.n_worker = 0;
+    assert_int_equal(gy_host_open(&o, &err, &h), GY_E_ARG);
+    o.coord.n_worker = 1; /* the one that computes prompts */
+    assert_int_equal(gy_host_open(&o, &err, &h), GY_E_ARG);
+    assert_string_equal(err.msg, "workers: found none that decodes");
+}
+
+typedef struct victim {
+    gy_host *h;
+    int32_t i, n_death, n_start;
+} victim;
+
+static int is_dead(void *arg) {
+    const victim *v = arg;
+    gy_host_worker w;
+    gy_host_get_worker(v->h, v->i, &w);
+    return w.n_death >= v->n_death;
+}
+
+static int is_back(void *arg) {
+    const victim *v = arg;
+    gy_host_worker w;
+    gy_host_get_worker(v->h, v->i, &w);
+    return w.n_start >= v->n_start && w.state == GY_HOST_RUNNING;
+}
+
+static int by_value(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* kill -9: seen at once, replaced, and answers go on. */
+static void killed(void **state) {
+    (void)state;
+    const char *argv[3];
+    int64_t seen[3];
+    for (int k = 0; k < 3; k++) {
+        gy_host_opts o = opts("good", argv, 1, 2);
+        gy_host *h = open_host(&o);
+        victim v = {.h = h, .i = k, .n_death = 1, .n_start = 2};
+        gy_host_worker w;
+        gy_host_get_worker(h, k, &w);
+        int64_t t = gy_clock_ns();
+        kill(w.pid, SIGKILL);
+        turn_until(h, is_dead, &v);
+        seen[k] = gy_clock_ns() - t;
+        turn_until(h, is_back, &v);
+        answer a;
+        ask(h, &a);
+        turn_until(h, is_answered, &a);
+        assert_echo(&a);
+        assert_int_equal(n_children(), 3);
+        gy_host_close(h);
+        assert_int_equal(n_children(), 0);
+    }
+    qsort(seen, 3, sizeof *seen, by_value);
+    print_message("detection of a kill: median %.3f ms\n", (double)seen[1] * 1e-6);
+    assert_true(seen[1] < 50000000);
+}
+
+/* A worker that hangs up and lives on is killed; one that dies of the work takes the request's tries with it, and its
+ * slot stays down after five deaths. */
+static void bad_ends(void **state) {
+    (void)state;
+    const char *argv[3];
+    gy_host_opts o = opts("stubborn", argv, 0, 2);
+    o.coord.role[0] = o.coord.role[1] = GY_PD_PREFILL | GY_PD_DECODE;
+    gy_host *h = open_host(&o);
+    int64_t t = gy_clock_ns();
+    gy_host_close(h);
+    assert_true(gy_clock_ns() - t > 550000000); /* STOP and SIGTERM were tried */
+    assert_int_equal(n_children(), 0);
+
+    o = opts("crash-on-work", argv, 0, 1);
+    o.coord.role[0] = GY_PD_PREFILL | GY_PD_DECODE;
+    h = open_host(&o);
+    answer a;
+    ask(h, &a);
+    turn_until(h, is_answered, &a);
+    assert_int_equal(a.reason, GY_FINISH_ERROR);
+    assert_int_equal(a.n_token, 0);
+    gy_host_worker w;
+    gy_host_get_worker(h, 0, &w);
+    assert_int_equal(w.n_death, GY_COORD_MAX_TRIES);
+    assert_non_null(a.text[0] ? a.text : NULL);
+    ask(h, &a);
+    gy_err err = {0};
+    gy_status st = GY_OK;
+    int64_t end = gy_clock_ns() + 20000000000;
+    while (st >= 0 && gy_clock_ns() < end) {
+        st = gy_host_turn(h, &err);
+        if (st != GY_OK && st >= 0) poll(&(struct pollfd){.fd = gy_host_fd(h), .events = POLLIN}, 1, 1000);
+    }
+    assert_int_equal(st, GY_E_PEER);
+    if (!strstr(err.msg, "no worker that decodes is left; the last one died 5 times: it was killed by signal 11"))
+        fail_msg("%s", err.msg);
+    gy_host_close(h);
+    assert_int_equal(n_children(), 0);
+}
+
+static void hang_up(void **state) {
+    (void)state;
+    const char *argv[3];
+    gy_host_opts o = opts("hang-up", argv, 0, 1);
+    gy_host *h = open_host(&o);
+    victim v = {.h = h, .n_death = 1};
+    int64_t t = gy_clock_ns();
+    turn_until(h, is_dead, &v);
+    int64_t took = gy_clock_ns() - t;
+    assert_true(took > 500000000 && took < 5000000000); /* it has a second to end by itself */
+    gy_host_close(h);
+    assert_int_equal(n_children(), 0);
+}
+
+static void open_and_wait_to_be_killed(int report) {
+    const char *argv[3];
+    gy_host_opts o = opts("stubborn", argv, 1, 1);
+    gy_host *h = NULL;
+    gy_err err = {0};
+    if (gy_host_open(&o, &err, &h) < 0) _exit(9);
+    for (int32_t i = 0; i < 2; i++) {
+        gy_host_worker w;
+        gy_host_get_worker(h, i, &w);
+        if (write(report, &w.pid, sizeof w.pid) < 0) _exit(9);
+    }
+    pause();
+    _exit(0);
+}
+
+/* Even a parent that is killed leaves nobody, nor does a stopped worker survive it. */
+static void parent_is_killed(void **state) {
+    (void)state;
+    int p[2], status;
+    pid_t child[2];
+    assert_int_equal(pipe2(p, O_CLOEXEC), 0);
+    pid_t parent = fork();
+    if (!parent) open_and_wait_to_be_killed(p[1]);
+    for (int i = 0; i < 2; i++) assert_int_equal(read(p[0], &child[i], sizeof child[i]), sizeof child[i]);
+    assert_int_equal(kill(child[1], SIGSTOP), 0);
+    kill(parent, SIGKILL);
+    assert_int_equal(waitpid(parent, &status, 0), parent);
+    int64_t end = gy_clock_ns() + 5000000000;
+    for (int i = 0; i < 2; i++) {
+        char path[64], what[64] = "";
+        snprintf(path, sizeof path, "/proc/%d/stat", child[i]);
+        for (;;) { /* gone, or a zombie that the init of this container does not reap */
+            FILE *f = fopen(path, "r");
+            if (!f) break;
+            if (fscanf(f, "%*d %*s %63s", what) != 1) what[0] = 0;
+            fclose(f);
+            if (!strcmp(what, "Z")) break;
+            if (gy_clock_ns() > end) fail_msg("worker %d still runs (%s)", i, what);
+            poll(NULL, 0, 1);
+        }
+    }
+    close(p[0]);
+    close(p[1]);
+}
+
+/* The thread that opens a host may end before it. */
+static void *open_in_thread(void *arg) {
+    static const char *argv[3];
+    gy_host_opts o = opts("good", argv, 1, 1);
+    *(gy_host **)arg = open_host(&o);
+    return NULL;
+}
+
+static void opener_ends(void **state) {
+    (void)state;
+    pthread_t t;
+    gy_host *h = NULL;
+    assert_int_equal(pthread_create(&t, NULL, open_in_thread, &h), 0);
+    pthread_join(t, NULL);
+    poll(NULL, 0, 50);
+    answer a;
+    ask(h, &a);
+    turn_until(h, is_answered, &a);
+    assert_echo(&a);
+    for (int32_t i = 0; i < 2; i++) {
+        gy_host_worker w;
+        gy_host_get_worker(h, i, &w);
+        assert_int_equal(w.n_death, 0);
+    }
+    gy_host_close(h);
+}
+
+/* A program that ignores SIGCHLD, or waits for any child, changes nothing. */
+static void foreign_sigchld(void **state) {
+    (void)state;
+    const char *argv[3];
+    signal(SIGCHLD, SIG_IGN);
+    gy_host_opts o = opts("good", argv, 0, 1);
+    gy_host *h = open_host(&o);
+    gy_host_worker w;
+    gy_host_get_worker(h, 0, &w);
+    victim v = {.h = h, .n_death = 1, .n_start = 2};
+    kill(w.pid, SIGKILL);
+    turn_until(h, is_dead, &v);
+    turn_until(h, is_back, &v);
+    gy_host_close(h);
+    signal(SIGCHLD, SIG_DFL);
+    assert_int_equal(n_children(), 0);
+}
+
+static int n_open(void) {
+    return n_descriptors();
+}
+
+static int check_open(void **state) {
+    *state = (void *)(intptr_t)n_open();
+    return 0;
+}
+
+static int check_closed(void **state) {
+    int n = n_open();
+    if (n != (int)(intptr_t)*state) print_error("%d descriptors, %d before\n", n, (int)(intptr_t)*state);
+    return n != (int)(intptr_t)*state;
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, check_open, check_closed)
+
+int main(int argc, char **argv) {
+    if (argc > 3 && !strcmp(argv[2], "--role")) return worker_main(argv[1], argv[3]);
+    const struct CMUnitTest tests[] = {
+        TEST(starts_works_and_stops), TEST(what_cannot_start), TEST(killed),          TEST(bad_ends), TEST(hang_up),
+        TEST(parent_is_killed),       TEST(opener_ends),       TEST(foreign_sigchld),
+    };
+    setenv("UCX_TLS", "tcp", 1);
+    setenv("SECRET", "x", 1);
+    setenv("PATH", "/bin:/usr/bin", 1);
+    int leaked = open("/dev/null", O_RDONLY); /* without CLOEXEC: a program's own descriptor */
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    close(leaked);
+    return rc;
+}

@@ -357,6 +357,7 @@ static void *lend_region(void *arg, int group, size_t bytes) {
 
 static gy_status open_engine(gy_worker *w, gy_err *err) {
     gy_engine_opts o = w->o.engine;
+    if (w->o.role == (GY_PD_PREFILL | GY_PD_DECODE)) o.max_handoff *= 2;
     o.kv_memory = lend_region;
     o.kv_memory_arg = w;
     gy_status st = gy_engine_open(w->o.model, &o, err, &w->e);
@@ -401,13 +402,14 @@ static gy_status open_tables(gy_worker *w, gy_err *err) {
     size_t places = (size_t)w->max_handoff, desc = (size_t)w->o.xfer.limits.max_desc;
     size_t cells = 16 * places + 4 * GY_WORKER_MAX_PEERS;
     w->live = gy_mem_alloc(GY_MEM_PD, 2 * places, sizeof(void *));
-    w->out_used = gy_mem_alloc(GY_MEM_PD, places, 1);
+    w->slot_used = gy_mem_alloc(GY_MEM_PD, 2 * places, 1);
     w->hidden = gy_mem_alloc(GY_MEM_PD, (size_t)w->o.model->d.n_embd, sizeof(float));
     w->gates = gy_mem_alloc(GY_MEM_PD, (size_t)w->depth, sizeof(float));
     w->table = gy_mem_alloc(GY_MEM_PD, (size_t)w->n_plane, sizeof *w->table);
     w->ops = gy_mem_alloc(GY_MEM_PD, GY_WORKER_OPS, sizeof *w->ops);
     w->descs = gy_mem_alloc(GY_MEM_PD, GY_WORKER_OPS * desc, sizeof *w->descs);
-    if (!w->live || !w->out_used || !w->hidden || !w->gates || !w->table || !w->ops || !w->descs) return no_memory(err);
+    if (!w->live || !w->slot_used || !w->hidden || !w->gates || !w->table || !w->ops || !w->descs)
+        return no_memory(err);
     for (size_t i = 0; i < GY_WORKER_OPS; i++) {
         w->ops[i].desc = w->descs + i * desc;
         w->ops[i].next = w->free_ops;
@@ -498,7 +500,7 @@ void gy_worker_close(gy_worker *w) {
     gy_queue_destroy(w->to_xfer);
     gy_queue_destroy(w->to_engine);
     gy_mem_free(w->live);
-    gy_mem_free(w->out_used);
+    gy_mem_free(w->slot_used);
     gy_mem_free(w->hidden);
     gy_mem_free(w->gates);
     gy_mem_free(w->table);

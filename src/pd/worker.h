@@ -28,7 +28,8 @@ typedef struct gy_worker gy_worker;
 
 typedef struct gy_worker_opts {
     gy_model *model;       /* borrowed */
-    gy_engine_opts engine; /* max_handoff >= 1; its KV arenas come from the transfer's regions */
+    gy_engine_opts engine; /* max_handoff >= 1, in each direction: workers that do both would wait for each other if
+                              imports could take the places of exports. Its KV arenas are the transfer's regions */
     gy_xfer_opts xfer;     /* kind, limits, across_hosts, ...: callbacks and user are the worker's */
     int32_t role;          /* gy_pd_role bits */
     uint64_t epoch;        /* of this process: random */

@@ -41,7 +41,7 @@ static void end(gy_part *t, const gy_err *failed) {
 }
 
 static void drop(gy_part *t, const gy_err *failed) {
-    gy_engine_import_drop(t->w->e, t->slot);
+    gy_engine_import_drop(t->w->e, t->import);
     end(t, failed);
 }
 
@@ -53,7 +53,7 @@ static void say_reserved(gy_part *t) {
     for (int32_t i = 0; i < w->n_plane; i++) {
         gy_msg_table *b = &w->table[i];
         *b = (gy_msg_table){.group = i < w->n_core ? GY_KV_CORE : GY_KV_BOUNDARY, .plane = i < w->n_core ? i : 0};
-        b->ids = gy_engine_import_blocks(w->e, t->slot, (gy_kv_group)b->group, b->plane, &b->n);
+        b->ids = gy_engine_import_blocks(w->e, t->import, (gy_kv_group)b->group, b->plane, &b->n);
     }
     m.tables = (gy_msg_tables){.n_have = t->n_have, .hidden_slot = t->slot, .n_table = w->n_plane, .table = w->table};
     w->o.send(w->o.user, &m);
@@ -62,7 +62,8 @@ static void say_reserved(gy_part *t) {
 gy_status gy_part_try_open(gy_part *t) {
     gy_worker *w = t->w;
     gy_err err;
-    gy_status st = gy_engine_import_open(w->e, &t->r, &err, &t->slot, &t->n_have);
+    if (!gy_part_take_slot(t)) return GY_AGAIN;
+    gy_status st = gy_engine_import_open(w->e, &t->r, &err, &t->import, &t->n_have);
     if (st == GY_AGAIN) return GY_AGAIN;
     if (st < 0) {
         end(t, &err);
@@ -94,7 +95,7 @@ static gy_arrival read_slot(const gy_part *t) {
 static gy_status submit(gy_part *t, gy_err *err) {
     if (t->kind == GY_PART_LOCAL) return gy_engine_submit(t->w->e, &t->r, err, &t->id);
     gy_arrival a = read_slot(t);
-    return gy_engine_import_submit(t->w->e, t->slot, &t->r, &a, err, &t->id);
+    return gy_engine_import_submit(t->w->e, t->import, &t->r, &a, err, &t->id);
 }
 
 gy_status gy_part_try_submit(gy_part *t) {
@@ -109,6 +110,7 @@ gy_status gy_part_try_submit(gy_part *t) {
         return GY_OK;
     }
     gy_part_set_state(t, GY_PART_RUN);
+    gy_part_give_slot(t); /* it was copied */
     if (t->kind == GY_PART_DECODE) gy_worker_say(t->w, GY_MSG_ACTIVE, t->tid);
     return GY_OK;
 }

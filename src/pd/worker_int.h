@@ -130,7 +130,8 @@ struct gy_part {
     gy_request r;          /* arrays behind this struct */
     gy_grammar *grammar;   /* a reference */
     int32_t id;            /* RUN: of the engine's request or export */
-    int32_t slot;          /* hidden slot, and index among live ones; D: also the import; -1: none */
+    int32_t import;        /* D: of the engine */
+    int32_t slot;          /* hidden slot, and index among live ones; -1: none */
     int32_t n_have;
     int is_cancelled;
     int engine_over; /* its last finish event was told */
@@ -177,7 +178,7 @@ struct gy_worker {
     gy_peer *peers;
     int32_t n_peer, n_asked;
     int is_stopping, is_lost;
-    uint8_t *out_used; /* [max_handoff] */
+    uint8_t *slot_used; /* [2 * max_handoff] */
     float *hidden, *gates;
     gy_msg_table *table; /* [n_plane] of RESERVED */
     int64_t stats_due_ns, n_ignored, n_work;
@@ -202,6 +203,8 @@ gy_status gy_part_create(gy_worker *w, gy_part_kind kind, const gy_msg *m, gy_er
 void gy_part_free(gy_part *t); /* not linked; accepts NULL */
 void gy_part_remove(gy_part *t);
 gy_part *gy_part_find(const gy_worker *w, gy_tid tid);
+int gy_part_take_slot(gy_part *t); /* 0: there is none */
+void gy_part_give_slot(gy_part *t);
 void gy_part_set_state(gy_part *t, gy_part_state s); /* keeps n_wait, n_there */
 
 /* worker_events.c: a request's callbacks become messages */

@@ -149,15 +149,6 @@ static void on_finish(void *arg, const gy_finish_event *ev) {
     if (ev->reason != GY_FINISH_STOP) stop(t);
 }
 
-static int32_t take_slot(gy_worker *w) {
-    for (int32_t i = 0; i < w->max_handoff; i++)
-        if (!w->out_used[i]) {
-            w->out_used[i] = 1;
-            return w->max_handoff + i;
-        }
-    return -1;
-}
-
 static void end(gy_part *t, const gy_err *failed);
 
 static gy_status queue_export(gy_part *t, gy_err *err) {
@@ -170,14 +161,12 @@ static gy_status queue_export(gy_part *t, gy_err *err) {
 gy_status gy_part_try_export(gy_part *t) {
     gy_worker *w = t->w;
     gy_err err;
-    t->slot = take_slot(w);
-    if (t->slot < 0) return GY_AGAIN;
+    if (!gy_part_take_slot(t)) return GY_AGAIN;
     gy_status st = queue_export(t, &err);
-    if (st != GY_OK) {
-        w->out_used[t->slot - w->max_handoff] = 0;
-        t->slot = -1;
-        if (st < 0) end(t, &err);
-        return st == GY_AGAIN ? GY_AGAIN : GY_OK;
+    if (st == GY_AGAIN) return GY_AGAIN;
+    if (st < 0) {
+        end(t, &err);
+        return GY_OK;
     }
     for (int k = 0; k < 2; k++) t->push.raw[k].src_off = (size_t)t->slot * w->slot_bytes + (k ? w->gate_off : 0);
     gy_part_set_state(t, GY_PART_RUN);
@@ -198,10 +187,7 @@ static void say_prefilled(gy_part *t) {
 
 static void end(gy_part *t, const gy_err *failed) {
     gy_worker *w = t->w;
-    if (t->state == GY_PART_RUN) {
-        gy_engine_export_release(w->e, t->id);
-        w->out_used[t->slot - w->max_handoff] = 0;
-    }
+    if (t->state == GY_PART_RUN) gy_engine_export_release(w->e, t->id);
     gy_peer_unuse(w, t->push.peer);
     if (t->is_cancelled)
         gy_worker_say(w, GY_MSG_RELEASED, t->tid);

@@ -44,7 +44,7 @@ gy_status gy_part_create(gy_worker *w, gy_part_kind kind, const gy_msg *m, gy_er
     t->r = probe.r;
     t->tid = m->tid;
     t->peer = m->peer;
-    t->slot = t->id = -1;
+    t->slot = t->id = t->import = -1;
     t->serial = w->next_serial++;
     gy_carve c = {.base = (char *)t + head, .cap = measure.used};
     lay_out(t, &c);
@@ -69,10 +69,27 @@ void gy_part_set_state(gy_part *t, gy_part_state s) {
     count(t, 1);
 }
 
+/* What comes in has the first half of them, what goes out the second: neither can wait for the other. */
+int gy_part_take_slot(gy_part *t) {
+    gy_worker *w = t->w;
+    int32_t first = t->kind == GY_PART_PREFILL ? w->max_handoff : 0;
+    for (int32_t i = first; t->slot < 0 && i < first + w->max_handoff; i++)
+        if (!w->slot_used[i]) t->slot = i;
+    if (t->slot < 0) return 0;
+    w->slot_used[t->slot] = 1;
+    return 1;
+}
+
+void gy_part_give_slot(gy_part *t) {
+    if (t->slot >= 0) t->w->slot_used[t->slot] = 0;
+    t->slot = -1;
+}
+
 void gy_part_remove(gy_part *t) {
     gy_worker *w = t->w;
     GY_CHECK(!t->with_xfer);
     count(t, -1);
+    gy_part_give_slot(t);
     *(t->prev ? &t->prev->next : &w->first) = t->next;
     *(t->next ? &t->next->prev : &w->last) = t->prev;
     gy_part_free(t);

@@ -1,10 +1,14 @@
 #include "support/rig.h"
 
 #include "base/clock.h"
+#include "pd/worker_int.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 static void die(const char *what, const gy_err *err) {
     fprintf(stderr, "rig: %s: %s\n", what, err ? err->msg : "");
@@ -20,7 +24,9 @@ uint32_t rig_draw(rig *g, uint32_t n) {
 
 static void on_send(void *user, const gy_msg *m) {
     rig_worker *w = user;
+    pthread_mutex_lock(&w->lock);
     if (gy_msg_encode(m, &w->out) < 0) die("encode", NULL);
+    pthread_mutex_unlock(&w->lock);
 }
 
 static int64_t on_clock(void *user) {
@@ -63,7 +69,8 @@ void rig_worker_open(rig *g, int i) {
     gy_err err = {0};
     rig_worker *w = &g->w[i];
     *w = (rig_worker){.epoch = ++g->next_epoch, .role = g->s.role[i]};
-    gy_worker_opts o = {.model = g->m,
+    pthread_mutex_init(&w->lock, NULL);
+    gy_worker_opts o = {.model = g->s.each[i] ? g->s.each[i] : g->m,
                         .engine = engine_opts(g, w->role),
                         .role = w->role,
                         .epoch = w->epoch,
@@ -81,46 +88,68 @@ void rig_worker_open(rig *g, int i) {
 void rig_worker_close(rig_worker *w) {
     gy_worker_close(w->w);
     gy_str_free(&w->out);
+    gy_str_free(&w->in);
     free(w->blob);
     *w = (rig_worker){0};
+}
+
+static int next_frame(rig *g, rig_worker *w) {
+    gy_err err;
+    size_t n;
+    pthread_mutex_lock(&w->lock);
+    if (gy_msg_frame(gy_str_z(&w->out) + w->at, w->out.len - w->at, &n, &err) < 0) die("frame", &err);
+    gy_str_clear(&g->frame);
+    if (n) gy_str_append(&g->frame, w->out.data + w->at, n);
+    w->at += n;
+    if (!n) {
+        if (w->at != w->out.len) die("half a frame", NULL);
+        gy_str_clear(&w->out);
+        w->at = 0;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return n > 0;
 }
 
 int rig_said(rig *g, int i, gy_msg *m) {
     rig_worker *w = &g->w[i];
     gy_err err;
-    size_t n;
-    if (gy_msg_frame(gy_str_z(&w->out) + w->at, w->out.len - w->at, &n, &err) < 0) die("frame", &err);
-    if (!n) {
-        if (w->at != w->out.len) die("half a frame", NULL);
-        gy_str_clear(&w->out);
-        w->at = 0;
-        return 0;
-    }
+    if (!next_frame(g, w)) return 0;
     gy_arena_reset(g->arena);
-    if (gy_msg_decode(w->out.data + w->at, n, g->arena, &err, m) != GY_OK) die("decode", &err);
-    w->at += n;
+    if (gy_msg_decode(g->frame.data, g->frame.len, g->arena, &err, m) != GY_OK) die("decode", &err);
     if (m->kind <= GY_MSG_FATAL) w->n_said[m->kind]++;
-    if (m->kind == GY_MSG_STATS) {
-        w->stats = m->stats;
-        w->n_stats++;
-    }
-    if (m->kind == GY_MSG_FATAL) die("FATAL", &(gy_err){.status = m->status});
+    if (m->kind == GY_MSG_STATS) w->stats = m->stats;
+    if (m->kind == GY_MSG_FATAL) die(m->text, NULL);
     if (m->kind == GY_MSG_CONNECTED && m->status < 0) die(m->text, NULL);
     return 1;
 }
 
-/* What the worker gets is a copy that is overwritten after the call. */
-void rig_tell(rig *g, int i, const gy_msg *m) {
-    gy_str bytes = {0};
+/* What the worker gets is a copy that is gone after the call. */
+static void deliver(rig_worker *w, const char *bytes, size_t len) {
     gy_err err;
     gy_msg got;
-    if (g->w[i].is_dead || !g->w[i].w) return;
     gy_arena *a = gy_arena_create(GY_MEM_PD, 4096);
-    if (gy_msg_encode(m, &bytes) < 0) die("encode", NULL);
-    if (gy_msg_decode(bytes.data, bytes.len, a, &err, &got) != GY_OK) die("decode", &err);
-    if (gy_worker_message(g->w[i].w, &got, &err) < 0) die("message", &err);
-    gy_str_free(&bytes);
+    if (gy_msg_decode(bytes, len, a, &err, &got) != GY_OK) die("decode", &err);
+    if (gy_worker_message(w->w, &got, &err) < 0) die("message", &err);
     gy_arena_destroy(a);
+}
+
+static void ring(rig_worker *w) {
+    const uint64_t one = 1;
+    if (write(w->bell, &one, sizeof one) < 0) die("bell", NULL);
+}
+
+void rig_tell(rig *g, int i, const gy_msg *m) {
+    rig_worker *w = &g->w[i];
+    if (w->is_dead || !w->w) return;
+    pthread_mutex_lock(&w->lock);
+    if (gy_msg_encode(m, &w->in) < 0) die("encode", NULL);
+    pthread_mutex_unlock(&w->lock);
+    if (g->has_threads) {
+        ring(w);
+        return;
+    }
+    deliver(w, w->in.data, w->in.len);
+    gy_str_clear(&w->in);
 }
 
 static gy_status turn_engine(rig *g, int i) {
@@ -148,6 +177,69 @@ void rig_turn(rig *g) {
         for (uint32_t n = g->net ? rig_draw(g, 8) : 0; n; n--) gy_mock_net_step(g->net);
     }
     g->n_turn++;
+}
+
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
+
+static void take_in(rig_worker *w, gy_str *mine) {
+    gy_err err;
+    size_t n;
+    pthread_mutex_lock(&w->lock);
+    gy_str_append(mine, gy_str_z(&w->in), w->in.len);
+    gy_str_clear(&w->in);
+    pthread_mutex_unlock(&w->lock);
+    for (size_t at = 0; at < mine->len; at += n) {
+        if (gy_msg_frame(mine->data + at, mine->len - at, &n, &err) < 0 || !n) die("frame", &err);
+        deliver(w, mine->data + at, n);
+    }
+    gy_str_clear(mine);
+}
+
+static void *run_engine(void *arg) {
+    rig_worker *w = arg;
+    gy_str mine = {0};
+    gy_err err;
+    uint64_t count;
+    while (!atomic_load(&w->quit)) {
+        take_in(w, &mine);
+        gy_status st = gy_worker_turn(w->w, &err);
+        if (st < 0) die("turn", &err);
+        if (st == GY_OK) continue;
+        struct pollfd fd[2] = {{.fd = gy_worker_fd(w->w), .events = POLLIN}, {.fd = w->bell, .events = POLLIN}};
+        poll(fd, 2, -1);
+        if (fd[1].revents && read(w->bell, &count, sizeof count) < 0) die("bell", NULL);
+    }
+    gy_str_free(&mine);
+    return NULL;
+}
+
+static void *run_xfer(void *arg) {
+    rig_worker *w = arg;
+    while (!atomic_load(&w->quit))
+        if (!gy_worker_xfer_turn(w->w)) gy_worker_xfer_wait(w->w, -1);
+    return NULL;
+}
+
+void rig_start_threads(rig *g) {
+    g->has_threads = 1;
+    for (int i = 0; i < g->n_worker; i++) {
+        g->w[i].bell = eventfd(0, EFD_CLOEXEC);
+        pthread_create(&g->w[i].thread[0], NULL, run_engine, &g->w[i]);
+        pthread_create(&g->w[i].thread[1], NULL, run_xfer, &g->w[i]);
+    }
+}
+
+void rig_stop_threads(rig *g) {
+    for (int i = 0; i < g->n_worker; i++) {
+        rig_worker *w = &g->w[i];
+        atomic_store(&w->quit, 1);
+        ring(w);
+        pthread_join(w->thread[0], NULL);
+        gy_worker_xfer_wake(w->w);
+        pthread_join(w->thread[1], NULL);
+        close(w->bell);
+    }
+    g->has_threads = 0;
 }
 
 static void check_books(rig *g, int i) {
@@ -358,6 +450,11 @@ void rig_step(rig *g) {
     for (int i = 0; i < g->n_worker; i++)
         while (is_live(g, i) && rig_said(g, i, &m)) hear(g, i, &m);
     for (int i = 0; i < g->n_call; i++) advance(g, &g->call[i]);
+    if (g->has_threads) {
+        poll(NULL, 0, 1);
+        g->n_turn++;
+        return;
+    }
     rig_turn(g);
     for (int i = 0; i < g->n_worker; i++)
         if (is_live(g, i)) check_books(g, i);
@@ -410,6 +507,8 @@ void rig_open(rig *g, const rig_setup *s, const gold_setup *model, gy_model *m, 
     if (s->kind == GY_XFER_MOCK && gy_mock_net_create(&mo, &g->net) < 0) die("net", NULL);
     for (int i = 0; i < s->n_worker; i++) rig_worker_open(g, i);
     connect_all(g);
+    for (int i = 0; i < s->n_worker; i++)
+        while (g->w[i].w->n_asked) rig_turn_worker(g, i);
 }
 
 /* Two turns more: what the last release freed is told. */
@@ -435,21 +534,23 @@ void rig_close(rig *g) {
         if (is_live(g, i)) gy_worker_xfer_turn(g->w[i].w);
     for (int i = 0; i < g->n_worker; i++) rig_worker_close(&g->w[i]);
     gy_mock_net_destroy(g->net);
+    gy_str_free(&g->frame);
     gy_arena_destroy(g->arena);
 }
 
 void rig_kill(rig *g, int i) {
     uint64_t epoch = g->w[i].epoch;
     g->w[i].is_dead = 1;
+    if (g->net) gy_mock_net_kill(g->net, g->w[i].w->x);
     for (int k = 0; k < g->n_worker; k++)
         if (k != i) rig_tell(g, k, &(gy_msg){.kind = GY_MSG_GONE, .peer = epoch});
     for (int k = 0; k < g->n_call; k++) {
         rig_call *c = &g->call[k];
         if (c->is_done || !c->n_try) continue;
-        int was_p = c->p == i && c->p_held, was_d = c->d == i && c->d_held;
-        if (was_p) c->p_held = 0;
+        int was_p = c->p == i && !c->was_active, was_d = c->d == i && c->d_held; /* D expects this very writer */
+        if (c->p == i) c->p_held = 0;
         if (was_d) c->d_held = 0;
-        if ((was_p && !c->was_active) || was_d) lose(g, c);
+        if (was_p || was_d) lose(g, c);
         maybe_safe(g, c);
     }
 }

@@ -9,6 +9,9 @@
 #include "pd/xfer_mock.h"
 #include "support/mixed.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 enum { RIG_MAX = 8, RIG_CALLS = 64 };
 
 typedef struct rig_worker {
@@ -21,8 +24,14 @@ typedef struct rig_worker {
     int32_t n_blob;
     gy_pd_info info;
     gy_msg_stats stats;
-    int n_stats, n_said[GY_MSG_FATAL + 1];
-    int64_t *clock;
+    int n_said[GY_MSG_FATAL + 1];
+    const int64_t *clock; /* what it takes for the time; NULL: the real one */
+    /* With threads: */
+    pthread_mutex_t lock; /* of in and out */
+    gy_str in;
+    int bell;
+    atomic_int quit;
+    pthread_t thread[2];
 } rig_worker;
 
 typedef struct rig_setup {
@@ -33,6 +42,7 @@ typedef struct rig_setup {
     int max_handoff;                                             /* 0: 4 */
     void (*patch)(gy_engine_opts *o, int role, const void *arg); /* on top of gold's */
     const void *patch_arg;
+    gy_model *each[RIG_MAX]; /* a model for each worker, for threads; NULL: the one of rig_open */
 } rig_setup;
 
 typedef enum rig_when { RIG_NEVER, RIG_ASKED, RIG_RESERVED, RIG_SENDING, RIG_ACTIVE } rig_when;
@@ -62,9 +72,11 @@ typedef struct rig {
     rig_call call[RIG_CALLS];
     int n_call;
     gy_arena *arena;
+    gy_str frame; /* of rig_said */
     uint64_t rng, next_epoch, next_tid;
     int hold_p;   /* transfer halves of prefill workers stand still while their engines have something to do */
     int unsteady; /* halves are turned at random, not one after another */
+    int has_threads;
     int n_turn, n_cross, n_local, n_retry;
 } rig;
 
@@ -82,6 +94,10 @@ void rig_turn(rig *g); /* all of them, and the net */
 
 void rig_kill(rig *g, int i);    /* as a process that was reaped: others are told, its calls start again */
 void rig_replace(rig *g, int i); /* a new one in its place */
+
+/* Each half on a thread of its own from here to there; calls go on as ever. */
+void rig_start_threads(rig *g);
+void rig_stop_threads(rig *g);
 
 void rig_add(rig *g, const gy_request *r, gold_result *res);
 void rig_step(rig *g); /* messages, one turn of everything */

@@ -6,11 +6,14 @@
 #include "cli/cli.h"
 #include "cli/cli_engine.h"
 #include "cli/cli_model.h"
+#include "cli/cli_pd.h"
 #include "cli/cli_report.h"
 #include "model/family.h"
 #include "model/loop.h"
+#include "pd/probe.h"
 #include "tensor/safetensors.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -198,6 +201,8 @@ static gy_status report_model(gy_report *r, const gy_cli_model *m, gy_err *err) 
     return GY_OK;
 }
 
+#define DEFAULT_MIN_SHARE 0.5 /* cli_args.c tells of it */
+
 /* ---- the plan, the machine, the transport ---- */
 
 /* Nothing is loaded here: what the weights will take is unknown where a backend keeps its own copy, so what is free now
@@ -259,11 +264,56 @@ static void report_cpu(gy_report *r, uint32_t found) {
     gy_backend_destroy(be);
 }
 
-static void report_transport(gy_report *r) {
+static void report_lane(gy_report *r, const char *prefix, const gy_probe_result *p) {
+    char key[64];
+    snprintf(key, sizeof key, "%s_lanes", prefix);
+    gy_report_text(r, key, "%s", p->lanes);
+    snprintf(key, sizeof key, "%s_bytes", prefix);
+    gy_report_bytes(r, key, p->bytes);
+    snprintf(key, sizeof key, "%s_gb_per_s", prefix);
+    gy_report_num(r, key, p->put_gbs);
+    snprintf(key, sizeof key, "%s_share_of_memcpy", prefix);
+    gy_report_num(r, key, p->put_gbs / p->copy_gbs);
+    snprintf(key, sizeof key, "%s_us_of_64_bytes", prefix);
+    gy_report_num(r, key, p->latency_us);
+}
+
+/* Inside a host it must be memory, and as fast; between hosts only that it works can be shown here. */
+static gy_status judge_lane(const gy_args *a, const gy_probe_result *p, gy_err *err) {
+    double least = isnan(a->pd.min_share) ? DEFAULT_MIN_SHARE : a->pd.min_share;
+    if (p->put_gbs >= least * p->copy_gbs) return GY_OK;
+    return gy_err_set(
+        err, GY_E_PEER,
+        "--transport: %.1f GB/s over %s is %.2f of a copy in memory (%.1f GB/s), expected %.2f; something "
+        "slows it down, or allow it with --transport-min-share",
+        p->put_gbs, p->lanes, p->put_gbs / p->copy_gbs, p->copy_gbs, least);
+}
+
+static gy_status report_transport(gy_report *r, const gy_args *a, gy_err *err) {
+    gy_probe_opts o = {.bytes = gy_probe_bytes()};
+    gy_probe_result inside, across;
+    GY_TRY(gy_cli_transfer_limits(a, err, &o.limits));
     gy_report_section(r, "transport");
-    gy_report_text(r, "chosen", "none");
-    gy_report_text(r, "why", "this build has no transport: prefill and decode run in one process");
+    gy_status st = gy_probe(&o, err, &inside);
+    if (st < 0) {
+        gy_report_text(r, "chosen", "none");
+        gy_report_text(r, "why", "%s", err->msg);
+        gy_report_section_end(r);
+        return st == GY_E_IO ? GY_OK : st; /* a machine without UCX is no failure */
+    }
+    gy_report_text(r, "chosen", "%s", inside.lanes);
+    gy_report_num(r, "memcpy_gb_per_s", inside.copy_gbs);
+    report_lane(r, "inside_host", &inside);
+    o.across_hosts = 1;
+    o.bytes = o.bytes / 8 & ~(size_t)4095;
+    gy_err no_net = {0};
+    if (gy_probe(&o, &no_net, &across) >= 0)
+        report_lane(r, "loopback_network", &across);
+    else
+        gy_report_text(r, "loopback_network", "%s", no_net.msg);
+    gy_report_text(r, "checked", "every byte of every put");
     gy_report_section_end(r);
+    return judge_lane(a, &inside, err);
 }
 
 static gy_status inspect_model(gy_report *r, const gy_args *a, gy_err *err) {
@@ -284,8 +334,7 @@ static gy_status inspect_run(gy_report *r, const gy_args *a, gy_err *err) {
     GY_TRY(gy_cli_check_device(a, err));
     if (a->n_pos) GY_TRY(inspect_model(r, a, err));
     if (a->cpu) report_cpu(r, found);
-    if (a->transport) report_transport(r);
-    return GY_OK;
+    return a->transport ? report_transport(r, a, err) : GY_OK;
 }
 
 int gy_cmd_inspect(const gy_args *a) {
@@ -294,7 +343,7 @@ int gy_cmd_inspect(const gy_args *a) {
     gy_report_begin(&r, a->json);
     gy_status st = inspect_run(&r, a, &err);
     gy_report_end(&r);
-    if (st >= 0) gy_cli_put_str(&r.out);
+    if (st >= 0 || err.status == GY_E_PEER) gy_cli_put_str(&r.out); /* a slow lane is shown all the same */
     gy_str_free(&r.out);
     return st < 0 ? gy_cli_fail(&err) : GY_CLI_OK;
 }

@@ -343,8 +343,12 @@ def test_inspect_kv_cpu_transport():
     o = json.loads(gyre("inspect", OURO, "--kv", "--max-seqs", 3, "--max-len", 40, "--kv-layout", "cyclic:2", "--json")[0])
     assert o["kv"]["core_blocks"] == 2 * (3 * 3 + 1)  # planes x (sequences x ceil(40 / 16) + a row for the watermark of 1 %)
     assert o["kv"]["bytes"] == 20 * o["kv"]["core_block_bytes"]
-    o = json.loads(gyre("inspect", "--cpu", "--transport", "--json")[0])
-    assert o["cpu"]["physical_cores"] >= 1 and o["transport"]["chosen"] == "none"
+    o = json.loads(gyre("inspect", "--cpu", "--transport", "--transport-min-share", 0.05, "--json")[0])
+    assert o["cpu"]["physical_cores"] >= 1
+    lane = o["transport"]
+    assert lane["chosen"] == lane["inside_host_lanes"] and set(lane["chosen"].split(", ")) <= {"sysv", "posix", "cma", "self"}
+    assert lane["inside_host_gb_per_s"] > 0.05 * lane["memcpy_gb_per_s"] > 0 and lane["loopback_network_lanes"] == "tcp"
+    assert lane["inside_host_share_of_memcpy"] == pytest.approx(lane["inside_host_gb_per_s"] / lane["memcpy_gb_per_s"], rel=1e-3)
     if "avx2" in o["cpu"]["features_found"]:
         masked = json.loads(gyre("inspect", "--cpu", "--cpu-mask", "avx2", "--json")[0])["cpu"]
         assert masked["features_found"] == o["cpu"]["features_found"] and masked["variant"] == "cpu-avx2"
@@ -411,7 +415,11 @@ MISTAKES = [
     (["run", OURO, "--prompt-ids", "1", "--device", "cuda:1"], 2, "--device: found 'cuda:1'; this build has no CUDA backend"),
     (["run", OURO, "--prompt-ids", "1", "--device", "tpu"], 2, "--device: found 'tpu', expected cpu, cuda or cuda:N"),
     (["run", OURO, "--prompt-ids", "1", "--prefix-cache", "yes"], 2, "--prefix-cache: found 'yes', expected one of on|off"),
-    (["run", OURO, "--prompt-ids", "1", "--prefill", "1", "--decode", "1"], 2, "not in this build yet"),
+    (["run", OURO, "--prompt-ids", "1", "--prefill", "1"], 2, "--prefill: found 1 without --decode (or --hybrid)"),
+    (["run", OURO, "--prompt-ids", "1", "--decode", "1"], 2, "--decode: found 1 without --prefill (or --hybrid)"),
+    (["run", OURO, "--prompt-ids", "1", "--local-prefill-below", "9"], 2, "--local-prefill-below: found without --prefill"),
+    (["run", OURO, "--prompt-ids", "1", "--hybrid", "1", "--transfer-chunk-bytes", "0"], 2, "transfer chunk: found 0 bytes"),
+    (["worker", OURO], 2, "gyre worker: found no control channel on descriptor 3"),
     (["run", OURO, "--prompt-ids", "1", "--kv-layout", "ring"], 2, "--kv-layout: "),
     (["run", OURO, "--prompt-ids", "1", "--kv-layout", "cyclic:9"], 2, "cyclic:9"),
     (["run", OURO, "--prompt-ids", "1", "--kv-blocks", "2"], 2, "kv_blocks"),

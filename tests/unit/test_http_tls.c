@@ -273,6 +273,26 @@ static void test_no_handshake(void **state) {
     app_stop(&a);
 }
 
+/* A drain waits for requests; a handshake is none. The good client's answer says that the others were accepted. */
+static void test_drain_while_shaking(void **state) {
+    (void)state;
+    app a;
+    app_start(&a);
+    int mute = dial(&a), half = dial(&a);
+    assert_true(send(half, "\x16\x03\x01\x02\x00\x01\x00", 7, MSG_NOSIGNAL) > 0);
+    SSL *good = dial_tls(&a);
+    ask(good);
+    int64_t t = gy_clock_ns();
+    gy_http_server_drain(a.s, 20000);
+    pthread_join(a.thread, NULL);
+    assert_true(gy_clock_ns() - t < HEADER_MS * 1000000ll / 2);
+    hang_up(good);
+    close(mute), close(half);
+    gy_http_server_close(a.s);
+    SSL_CTX_free(a.ctx);
+    tls_files_remove(&a.files);
+}
+
 /* A handshake and a request whose bytes come one at a time. */
 static void test_drip(void **state) {
     (void)state;
@@ -381,8 +401,13 @@ static void test_reload(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files),        cmocka_unit_test(test_one_file), cmocka_unit_test(test_versions),
-        cmocka_unit_test(test_no_handshake), cmocka_unit_test(test_drip),     cmocka_unit_test(test_goodbye),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_one_file),
+        cmocka_unit_test(test_versions),
+        cmocka_unit_test(test_no_handshake),
+        cmocka_unit_test(test_drain_while_shaking),
+        cmocka_unit_test(test_drip),
+        cmocka_unit_test(test_goodbye),
         cmocka_unit_test(test_reload),
     };
     signal(SIGPIPE, SIG_IGN); /* for the clients' sake */

@@ -124,6 +124,28 @@ static void test_order(void **state) {
     place_remove(&p);
 }
 
+/* A line that no batch could hold is dropped at once, also where the ring has room; those behind it get through. */
+static void test_long_line(void **state) {
+    (void)state;
+    enum { MOST = 65536 };
+    static char line[MOST + 1];
+    place p;
+    place_make(&p);
+    gy_log_writer *w = open_writer(p.path, -1, 4 * MOST);
+    memset(line, 'x', MOST);
+    line[MOST - 1] = line[MOST] = '\n';
+    assert_int_equal(gy_log_writer_put(w, line, MOST + 1), -1);
+    assert_int_equal(gy_log_writer_put(w, line, MOST), 0);
+    assert_int_equal(put(w, "short\n"), 0);
+    wait_written(w, 2);
+    assert_int_equal(stats_of(w).n_dropped, 1);
+    gy_log_writer_close(w, 1000);
+    const char *text = text_of(p.path);
+    assert_int_equal(strlen(text), MOST + 6);
+    assert_string_equal(text + MOST, "short\n");
+    place_remove(&p);
+}
+
 /* A pipe that nobody reads: putting never waits, what does not fit is counted and said once, what was taken arrives,
  * and the end does not hang. */
 static void test_stuck_reader(void **state) {
@@ -271,8 +293,9 @@ static void test_open_errors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),     cmocka_unit_test(test_stuck_reader), cmocka_unit_test(test_broken_pipe),
-        cmocka_unit_test(test_full_disk), cmocka_unit_test(test_reopen),       cmocka_unit_test(test_open_errors),
+        cmocka_unit_test(test_order),       cmocka_unit_test(test_long_line), cmocka_unit_test(test_stuck_reader),
+        cmocka_unit_test(test_broken_pipe), cmocka_unit_test(test_full_disk), cmocka_unit_test(test_reopen),
+        cmocka_unit_test(test_open_errors),
     };
     signal(SIGPIPE, SIG_IGN); /* as the program does */
     umask(022);

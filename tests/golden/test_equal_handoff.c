@@ -312,6 +312,7 @@ static void run_all(duo *w, int n) {
         p = gy_engine_step(w->p.e, &err);
         d = gy_engine_step(w->d.e, &err);
         assert_true(p >= 0 && d >= 0 && step < 100000);
+        if (step % 5) continue; /* the books cost more than the steps */
         gold_check(w->p.e);
         gold_check(w->d.e);
     }

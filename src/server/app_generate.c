@@ -67,6 +67,7 @@ static gy_status make_reply(gy_app_req *r, gy_oai_error *e) {
     char id[GY_APP_MAX_ID + 16];
     snprintf(id, sizeof id, "%s-%.*s", r->q->kind == GY_OAI_CHAT ? "chatcmpl" : "cmpl", GY_APP_MAX_ID,
              r->q->request_id ? r->q->request_id : r->own_id);
+    id[strlen(id) - (size_t)gy_utf8_incomplete_tail(id, strlen(id))] = '\0';
     const gy_oai_reply_options o = {.id = id,
                                     .created_s = r->call.wall_ns / 1000000000,
                                     .fingerprint = a->fingerprint,

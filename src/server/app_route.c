@@ -131,8 +131,8 @@ static int is_host_allowed(const gy_app *a, const gy_http_req *r) {
 
 static int is_own_page(const gy_http_req *r, const char *origin, size_t n) {
     const gy_http_head *h = gy_http_req_head(r);
-    const char *at = n > 8 ? strstr(origin, "://") : NULL;
-    if (!at || (size_t)(at - origin) + 3 > n) return 0;
+    const char *at = strstr(origin, "://");
+    if (!at || !h->host.len) return 0;
     size_t skip = (size_t)(at - origin) + 3;
     return n - skip == h->host.len && !strncasecmp(origin + skip, gy_http_req_bytes(r) + h->host.off, n - skip);
 }
@@ -255,6 +255,7 @@ void gy_app_on_refused(void *user, gy_http_req *r, int status, const char *what)
     gy_app_call c;
     gy_oai_error e;
     call_init(a, r, &c);
+    if (gy_http_req_head(r)) check_origin(a, r, &c); /* else its page could not read why */
     gy_oai_error_kind kind = status == 408   ? GY_OAI_E_DEADLINE
                              : status == 413 ? GY_OAI_E_BODY_SIZE
                              : status == 431 ? GY_OAI_E_HEADER_SIZE

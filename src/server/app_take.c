@@ -214,9 +214,7 @@ gy_status gy_app_lanes_open(gy_app *a, gy_err *err) {
     static const struct {
         const char *name;
         int nice;
-        size_t max_bytes;
-    } lanes[GY_APP_LANES] = {
-        [GY_APP_QUICK] = {"gyre-quick", 0, (size_t)64 << 20}, [GY_APP_SLOW] = {"gyre-slow", 10, (size_t)256 << 20}};
+    } lanes[GY_APP_LANES] = {[GY_APP_QUICK] = {"gyre-quick", 0}, [GY_APP_SLOW] = {"gyre-slow", 10}};
     for (int i = 0; i < GY_APP_LANES; i++) {
         GY_TRY(gy_app_scratch_open(a, err, &a->lane_scratch[i]));
         const gy_app_lane_opts o = {.name = lanes[i].name,

@@ -242,6 +242,9 @@ def test_request_id(demo):
     ids = {demo.ask("GET", p, headers={"x-request-id": bad})[1]["x-request-id"]
            for p, bad in [("/health", "a b"), ("/nowhere", ""), ("/health", "x" * 200)]}
     assert len(ids) == 3 and all(re.fullmatch("[0-9a-f]{24}", i) for i in ids)
+    # The body's own: 128 bytes of it at most, cut between characters.
+    for own in ["é" * 100, "x" + "é" * 100, "漢" * 85]:
+        assert demo.post(C, {"prompt": "a", "max_tokens": 1, "request_id": own})["id"] == "cmpl-" + own.encode()[:128].decode(errors="ignore")
 
 
 # ---- chat --------------------------------------------------------------------------------------------------------------------
@@ -378,7 +381,7 @@ def test_unknown_fields(demo):
 
 
 def test_keys_and_origins():
-    args = ["--api-key", "first", "--api-key", "second-key", "--allowed-origin", "http://page:1", "--allowed-host", "good.example",
+    args = ["--api-key", "first", "--api-key", "second-key", "--allowed-origin", "http://page:1", "--allowed-host", "good.example", "--allowed-host", "h",
             "--served-model-name", "big", "--served-model-name", "small", "--max-body-bytes", "1K", "--access-log", "json"]
     with serve(DEMO, *args) as s:
         host = {"Host": "good.example:80"}
@@ -398,6 +401,8 @@ def test_keys_and_origins():
         assert got == 200 and headers["Access-Control-Allow-Origin"] == "http://page:1" and headers["Vary"] == "Origin"
         assert s.ask("GET", "/v1/models", headers={**host, "Origin": "http://good.example:80"})[0] == 200
         assert s.ask("GET", "/v1/models", headers={**host, "Origin": "http://page:2"})[0] == 403
+        for origin, status in [("http://h", 200), ("http://", 403), ("://", 403), ("h", 403), ("null", 403), ("http://hh", 403)]:
+            assert s.ask("GET", "/v1/models", headers={**host, "Host": "h", "Origin": origin})[0] == status, origin
         got, headers, _ = s.ask("OPTIONS", C, headers={"Host": "good.example", "Origin": "http://page:1",
                                                       "Access-Control-Request-Method": "POST"})
         assert got == 204 and "POST" in headers["Access-Control-Allow-Methods"]
@@ -407,9 +412,13 @@ def test_keys_and_origins():
             assert got == 200 and json.loads(data)["model"] == name
         got, _, data = s.ask("POST", C, {"prompt": "a" * 2000}, {**host, **JSON})
         assert got == 413 and json.loads(data)["error"]["code"] == "body_too_large"
+        # A page is told too: without the header its browser would hide what was wrong.
+        got, headers, _ = s.ask("POST", C, b"7d0\r\n" + b"x" * 2000 + b"\r\n0\r\n\r\n",
+                                {**host, **JSON, "Origin": "http://page:1", "Transfer-Encoding": "chunked"})
+        assert got == 413 and headers["Access-Control-Allow-Origin"] == "http://page:1"
         lines = [json.loads(line) for line in s.stop().splitlines()]
-    assert [x["status"] for x in lines[-3:]] == [200, 200, 413] and lines[-2]["model"] == "small"
-    assert lines[-2]["output_tokens"] == 2 and "first" not in json.dumps(lines)
+    assert [x["status"] for x in lines[-4:]] == [200, 200, 413, 413] and lines[-3]["model"] == "small"
+    assert lines[-3]["output_tokens"] == 2 and "first" not in json.dumps(lines)
 
 
 def test_queue_full():

@@ -82,7 +82,7 @@ void rig_worker_open(rig *g, int i) {
     gy_xfer_limits_default(&o.xfer.limits);
     if (g->s.limits.chunk_bytes) o.xfer.limits = g->s.limits;
     if (gy_worker_open(&o, &err, &w->w) < 0) die("open", &err);
-    read_ready(g, i);
+    if (!g->s.is_bare) read_ready(g, i);
 }
 
 void rig_worker_close(rig_worker *w) {
@@ -150,6 +150,22 @@ void rig_tell(rig *g, int i, const gy_msg *m) {
     }
     deliver(w, w->in.data, w->in.len);
     gy_str_clear(&w->in);
+}
+
+void rig_post(rig *g, int i, const gy_msg *m) {
+    if (g->w[i].w && gy_msg_encode(m, &g->w[i].in) < 0) die("encode", NULL);
+}
+
+int rig_deliver(rig *g, int i) {
+    rig_worker *w = &g->w[i];
+    gy_err err;
+    size_t n;
+    if (!w->w || w->is_dead || !w->in.len) return 0;
+    if (gy_msg_frame(w->in.data, w->in.len, &n, &err) < 0 || !n) die("frame", &err);
+    deliver(w, w->in.data, n);
+    memmove(w->in.data, w->in.data + n, w->in.len - n);
+    w->in.len -= n;
+    return 1;
 }
 
 static gy_status turn_engine(rig *g, int i) {
@@ -506,6 +522,7 @@ void rig_open(rig *g, const rig_setup *s, const gold_setup *model, gy_model *m, 
     mo.seed += seed;
     if (s->kind == GY_XFER_MOCK && gy_mock_net_create(&mo, &g->net) < 0) die("net", NULL);
     for (int i = 0; i < s->n_worker; i++) rig_worker_open(g, i);
+    if (s->is_bare) return;
     connect_all(g);
     for (int i = 0; i < s->n_worker; i++)
         while (g->w[i].w->n_asked) rig_turn_worker(g, i);

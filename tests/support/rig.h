@@ -42,6 +42,7 @@ typedef struct rig_setup {
     int max_handoff;                                             /* 0: 4 */
     void (*patch)(gy_engine_opts *o, int role, const void *arg); /* on top of gold's */
     const void *patch_arg;
+    int is_bare;             /* another coordinator: READY is not read, nobody is connected */
     gy_model *each[RIG_MAX]; /* a model for each worker, for threads; NULL: the one of rig_open */
 } rig_setup;
 
@@ -89,6 +90,8 @@ void rig_worker_open(rig *g, int i);
 void rig_worker_close(rig_worker *w);
 int rig_said(rig *g, int i, gy_msg *m); /* its next message, valid until the next call; 0: none */
 void rig_tell(rig *g, int i, const gy_msg *m);
+void rig_post(rig *g, int i, const gy_msg *m); /* as rig_tell, but it is on its way until it is delivered */
+int rig_deliver(rig *g, int i);                /* one; 0: there is none */
 void rig_turn_worker(rig *g, int i);
 void rig_turn(rig *g); /* all of them, and the net */
 

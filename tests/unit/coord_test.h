@@ -27,6 +27,7 @@ typedef struct world {
     int is_random_broken;
     gy_msg_request last; /* of RESERVE, PREFILL, LOCAL; arrays are the coordinator's */
     gy_msg_tables tables;
+    uint64_t peer;
     gy_finish_event finish;
     gy_status err_status; /* of the last finish event */
     char err[1024];
@@ -62,7 +63,8 @@ static inline void w_send(void *user, int32_t worker, const gy_msg *m) {
         put(w, "%d<%s %d", worker, gy_msg_name(m->kind), (int)m->peer);
     else
         put(w, "%d<%s %c", worker, gy_msg_name(m->kind), letter(w, m->tid));
-    if (m->kind == GY_MSG_RESERVE || m->kind == GY_MSG_PREFILL || m->kind == GY_MSG_LOCAL) w->last = m->request;
+    if (m->kind == GY_MSG_RESERVE || m->kind == GY_MSG_PREFILL || m->kind == GY_MSG_LOCAL)
+        w->last = m->request, w->peer = m->peer;
     if (m->kind == GY_MSG_PREFILL) w->tables = m->tables;
 }
 

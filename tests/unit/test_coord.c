@@ -47,7 +47,11 @@ static void a_prompt_crosses(void **state) {
     (void)state;
     WORLD(w, P, D);
     submit(&w, (ask){.max_tokens = 2});
-    to_prefill(&w);
+    to_reserving(&w);
+    assert_int_equal(w.peer, 1); /* who will write */
+    reserved(&w, 1, 'a');
+    expect_log(&w, "0<prefill a");
+    assert_int_equal(w.peer, 2); /* where to */
     assert_int_equal(w.last.r.n_prompt, 40);
     assert_int_equal(w.last.r.prompt[2], 7);
     assert_null(w.last.r.on_token);

@@ -179,6 +179,29 @@ static void behind_a_text(void **state) {
     gyre_close(g);
 }
 
+/* Before the text has come the output ends as one without a grammar does: by eos, unless that is to be ignored. */
+static void eos_before_a_text(void **state) {
+    (void)state;
+    gyre *g = must_open(DEMO, NULL);
+    gyre_grammar *m = must_compile(g, GYRE_GRAMMAR_REGEX, "\\d{3}");
+    const gyre_bias eos = {gyre_get_info(g)->eos[0], 100};
+    for (int ignore = 0; ignore < 2; ignore++) {
+        seen s = {0};
+        gyre_request r = ask("x", 12, &s);
+        r.grammar = m;
+        r.grammar_after = (gyre_string){"ee", 2};
+        r.bias = &eos;
+        r.n_bias = 1;
+        r.ignore_eos = ignore;
+        run_one(g, &r);
+        assert_int_equal(s.fin.reason, ignore ? GYRE_FINISH_LENGTH : GYRE_FINISH_STOP);
+        assert_int_equal(s.fin.n_output, ignore ? 12 : 1);
+        assert_int_equal(s.fin.stop_id, ignore ? -1 : eos.id);
+    }
+    gyre_grammar_release(m);
+    gyre_close(g);
+}
+
 /* A request that cannot go on ends alone. */
 static void one_that_is_stuck_ends_alone(void **state) {
     (void)state;
@@ -412,6 +435,7 @@ int main(void) {
         cmocka_unit_test(biases_on_what_is_forbidden_change_nothing),
         cmocka_unit_test(where_a_text_ends),
         cmocka_unit_test(behind_a_text),
+        cmocka_unit_test(eos_before_a_text),
         cmocka_unit_test(one_that_is_stuck_ends_alone),
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(older_requests_have_no_grammar),

@@ -1143,6 +1143,30 @@ static void test_after_masks(void **state) {
     vocab_free(&v);
 }
 
+/* The only token that holds the text and goes on behind it, the text at its begin, middle or end. */
+static void test_after_inside_one_token(void **state) {
+    (void)state;
+    static const struct {
+        const char *token;
+        int is_good, is_held; /* good: may come; held: the mask has to look */
+    } inside[] = {{"]x", 0, 1}, {"]1", 1, 1}, {"a]x", 0, 1}, {"a]1", 1, 1}, {"a]", 1, 0}, {"]", 1, 0}, {"ax", 1, 0}};
+    gy_grammar *g = compile(GY_GRAMMAR_REGEX, "\\d+");
+    for (size_t k = 0; k < sizeof inside / sizeof *inside; k++) {
+        const gy_grammar_token tokens[] = {{"b", 1, 0}, {inside[k].token, strlen(inside[k].token), 0}};
+        gy_grammar_vocab *v = NULL;
+        uint32_t mask = 0;
+        assert_int_equal(gy_grammar_vocab_create(tokens, 2, NULL, 0, NULL, &v), GY_OK);
+        gy_grammar_runner *r = runner_make(v, 1 << 16);
+        gy_grammar_after *a = gy_grammar_after_init(malloc(gy_grammar_after_bytes(1)), v, "]", 1);
+        assert_int_equal(gy_grammar_after_mask(r, g, a, 0, &mask), inside[k].is_held);
+        if (inside[k].is_held) assert_int_equal(mask, inside[k].is_good ? 3 : 1);
+        free(a);
+        gy_grammar_runner_destroy(r);
+        gy_grammar_vocab_destroy(v);
+    }
+    gy_grammar_put(g);
+}
+
 static void test_vocab_knows_its_tokens(void **state) {
     (void)state;
     const gy_grammar_token tokens[] = {
@@ -1496,6 +1520,7 @@ int main(void) {
         cmocka_unit_test(test_mutations),
         cmocka_unit_test(test_after_is_found),
         cmocka_unit_test(test_after_masks),
+        cmocka_unit_test(test_after_inside_one_token),
         cmocka_unit_test(test_vocab_knows_its_tokens),
         cmocka_unit_test(test_compile_cache),
         cmocka_unit_test(test_threads),

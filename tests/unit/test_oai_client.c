@@ -596,6 +596,35 @@ static void cancel_inside_and_outside(void **state) {
     gy_oai_close(c);
 }
 
+/* Where nothing comes from anywhere: silence is seen when it has lasted, without turns before; a cancel at once. */
+static void nothing_else_wakes(void **state) {
+    (void)state;
+    told t[2] = {{.c = NULL}};
+    gy_err err;
+    int n_step = 0;
+    gy_oai *c = client_for(srv->port, 1);
+    int64_t begin = gy_clock_ns();
+    ask(c, "/hang", &t[0]);
+    for (; !t[0].n_end; n_step++) assert_int_equal(gy_oai_step(c, begin + 8000000000, &err), GY_OK);
+    assert_int_equal(t[0].r.end, GY_OAI_TIMEOUT);
+    assert_true(gy_clock_ns() - begin < 5000000000);
+    assert_true(n_step < 50);
+    gy_oai_close(c);
+    c = client_for(srv->port, 0);
+    ask(c, "/hang-stream", &t[1]);
+    while (t[1].n_event < 2) assert_int_equal(gy_oai_step(c, -1, &err), GY_OK);
+    /* What libcurl has timers for is over then. */
+    for (begin = gy_clock_ns(); gy_clock_ns() < begin + 700000000;)
+        assert_int_equal(gy_oai_step(c, begin + 700000000, &err), GY_OK);
+    begin = gy_clock_ns();
+    gy_oai_cancel(t[1].call);
+    assert_int_equal(gy_oai_step(c, begin + 8000000000, &err), GY_OK);
+    assert_int_equal(t[1].n_end, 1);
+    assert_true(gy_clock_ns() - begin < 4000000000);
+    gy_oai_close(c);
+    for (int i = 0; i < 2; i++) told_free(&t[i]);
+}
+
 static void callbacks_may_ask(void **state) {
     (void)state;
     gy_oai *c = client_for(srv->port, 5);
@@ -745,6 +774,7 @@ int main(void) {
         WITH_SERVER(many_at_once),
         WITH_SERVER(on_event_refuses),
         WITH_SERVER(cancel_inside_and_outside),
+        WITH_SERVER(nothing_else_wakes),
         WITH_SERVER(callbacks_may_ask),
         WITH_SERVER(waits_end),
         WITH_SERVER(fetch_and_first_model),

@@ -139,8 +139,8 @@ static gy_status open_worker(process *p, gy_err *err) {
 
 static void *xfer_main(void *arg) {
     process *p = arg;
-    while (!atomic_load(&p->stop_xfer))
-        if (!gy_worker_xfer_turn(p->w)) gy_worker_xfer_wait(p->w, -1);
+    while (!atomic_load(&p->stop_xfer)) /* looked at behind a turn too: it may have used up the wake that says so */
+        if (!gy_worker_xfer_turn(p->w) && !atomic_load(&p->stop_xfer)) gy_worker_xfer_wait(p->w, -1);
     return NULL;
 }
 

@@ -154,6 +154,12 @@ typedef struct gy_xfer_counts { /* the transfer half's, for STATS */
     _Atomic int64_t bytes, ops, desc, failed, inflight;
 } gy_xfer_counts;
 
+enum { GY_WORKER_HEARD = 256 };
+typedef struct gy_heard {
+    gy_pd_note note;
+    uint64_t from;
+} gy_heard;
+
 struct gy_worker {
     gy_worker_opts o;
     gy_xfer *x;
@@ -170,6 +176,8 @@ struct gy_worker {
     gy_busy busy;
     gy_xfer_counts counts;
     _Atomic int32_t is_woken;
+    gy_heard heard[GY_WORKER_HEARD]; /* the transfer half's: notes of this turn, [n_heard] */
+    int32_t n_heard;
 
     /* engine half */
     gy_part *first, *last;
@@ -177,11 +185,13 @@ struct gy_worker {
     uint64_t next_serial;
     gy_peer *peers;
     int32_t n_peer, n_asked;
-    int is_stopping, is_lost;
+    int is_stopping;
     uint8_t *slot_used; /* [2 * max_handoff] */
     float *hidden, *gates;
     gy_msg_table *table; /* [n_plane] of RESERVED */
     int64_t stats_due_ns, n_ignored, n_work;
+    int64_t done;   /* by the engine, when a step looked last */
+    int32_t n_idle; /* steps since then that did nothing */
     int32_t stats_free;
     int has_changed; /* since the last STATS */
 

@@ -48,19 +48,28 @@ static void hear(gy_hear *h, const gy_pd_note *n) {
     h->loops = (int32_t)n->loops;
 }
 
+static void deliver(gy_worker *w, const gy_pd_note *n, uint64_t from) {
+    gy_part *t = listener(w, n, from);
+    if (!t) return;
+    hear(&t->hear, n);
+    if (!t->hear.total || t->hear.n_seen != t->hear.total || t->hear.top != t->hear.total) return;
+    t->hear.is_complete = 1;
+    w->live[t->slot] = NULL;
+    gy_worker_tell_engine(w, GY_REC_RETURNED, t);
+}
+
+/* A note may come before its part's record was taken, if that was queued after this turn had looked: so notes wait for
+ * the end of the poll, and records are taken once more before they are heard. */
 static void on_note(void *user, uint64_t from_epoch, const void *bytes, size_t len) {
     gy_worker *w = user;
     gy_pd_note n;
     if (len != sizeof n) return;
     memcpy(&n, bytes, sizeof n);
     if (n.magic != GY_PD_NOTE_MAGIC || n.seq >= GY_PD_MAX_OPS || n.total > GY_PD_MAX_OPS) return;
-    gy_part *t = listener(w, &n, from_epoch);
-    if (!t) return;
-    hear(&t->hear, &n);
-    if (!t->hear.total || t->hear.n_seen != t->hear.total || t->hear.top != t->hear.total) return;
-    t->hear.is_complete = 1;
-    w->live[t->slot] = NULL;
-    gy_worker_tell_engine(w, GY_REC_RETURNED, t);
+    if (w->n_heard < GY_WORKER_HEARD)
+        w->heard[w->n_heard++] = (gy_heard){n, from_epoch};
+    else
+        deliver(w, &n, from_epoch); /* so many come of parts that have been here for long */
 }
 
 static void on_done(void *user, gy_xfer_op *op, gy_status st) {
@@ -116,6 +125,13 @@ static int take_all(gy_worker *w) {
     return n;
 }
 
+static int hear_all(gy_worker *w) {
+    int n = w->n_heard ? take_all(w) : 0;
+    for (int32_t i = 0; i < w->n_heard; i++) deliver(w, &w->heard[i].note, w->heard[i].from);
+    w->n_heard = 0;
+    return n;
+}
+
 static void publish(gy_worker *w) {
     gy_xfer_stats s;
     gy_xfer_get_stats(w->x, &s);
@@ -130,6 +146,7 @@ int gy_worker_xfer_turn(gy_worker *w) {
     atomic_store(&w->is_woken, 0);
     int n = take_all(w);
     n += gy_xfer_poll(w->x);
+    n += hear_all(w);
     n += gy_push_all(w);
     if (n) publish(w);
     return n;

@@ -277,26 +277,28 @@ static void tell_stats(gy_worker *w, int is_last) {
     w->o.send(w->o.user, &m);
 }
 
-/* With prompts that cross, a step may find that all wait for others; GY_OK says that it ran, not that rows did. */
+/* With prompts that cross, a step may find that all wait for others; GY_OK says that it ran, not that anything moved.
+ * Twice in a row, so that what one step only prepared is not slept on. */
 static int64_t work_done(const gy_worker *w) {
     gy_engine_stats s;
     gy_engine_get_stats(w->e, &s);
-    int64_t n = s.n_row + s.sched.n_park + s.sched.n_drop;
+    int64_t n = s.n_row + s.n_output_tok + s.sched.n_park + s.sched.n_drop;
     for (int i = 0; i <= GY_FINISH_ERROR; i++) n += s.n_finish[i];
     return n;
 }
 
 static gy_status step(gy_worker *w, gy_err *err, int *worked_out) {
-    int64_t before = work_done(w);
     gy_busy_begin(&w->busy, gy_clock_ns());
     gy_status st = gy_engine_step(w->e, err);
     gy_busy_end(&w->busy, gy_clock_ns());
-    *worked_out = st == GY_OK && work_done(w) != before;
+    int64_t done = work_done(w);
+    w->n_idle = st == GY_OK && done == w->done ? w->n_idle + 1 : 0;
+    w->done = done;
+    *worked_out = st == GY_OK && w->n_idle < 2;
     return st;
 }
 
 static gy_status lost(gy_worker *w, const gy_err *err) {
-    w->is_lost = 1;
     say_status(w, (gy_msg){.kind = GY_MSG_FATAL}, err);
     return err->status;
 }

@@ -76,6 +76,7 @@ void rig_worker_open(rig *g, int i) {
                         .epoch = w->epoch,
                         .user = w,
                         .send = on_send,
+                        .compile = g->s.compile,
                         .now_ns = on_clock};
     o.xfer.kind = g->s.kind;
     o.xfer.mock = g->net;
@@ -276,6 +277,10 @@ static gy_msg with_request(gy_msg_kind kind, const rig_call *c) {
     gy_msg m = {.kind = kind, .tid = c->tid};
     m.request.r = c->r;
     m.request.grammar_kind = -1;
+    if (!c->regex) return m;
+    m.request.grammar_kind = GY_GRAMMAR_REGEX;
+    m.request.grammar = c->regex;
+    m.request.n_grammar = (int32_t)strlen(c->regex);
     return m;
 }
 
@@ -373,7 +378,10 @@ static void finish(rig_call *c, int32_t id, const gy_msg *m) {
                                                 .n_output = f->n_output,
                                                 .n_cached = f->n_cached,
                                                 .n_preempt = f->n_preempt,
-                                                .seed = f->seed});
+                                                .seed = f->seed,
+                                                .admit_ns = f->admit_ns,
+                                                .first_token_ns = f->first_token_ns,
+                                                .finish_ns = f->finish_ns});
     c->n_left = f->n_left;
 }
 

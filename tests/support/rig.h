@@ -42,6 +42,8 @@ typedef struct rig_setup {
     int max_handoff;                                             /* 0: 4 */
     void (*patch)(gy_engine_opts *o, int role, const void *arg); /* on top of gold's */
     const void *patch_arg;
+    gy_status (*compile)(void *user, int32_t kind, const char *text, int32_t n, gy_err *err, gy_grammar **out,
+                         const gy_grammar_vocab **vocab_out);
     int is_bare;             /* another coordinator: READY is not read, nobody is connected */
     gy_model *each[RIG_MAX]; /* a model for each worker, for threads; NULL: the one of rig_open */
 } rig_setup;
@@ -49,8 +51,9 @@ typedef struct rig_setup {
 typedef enum rig_when { RIG_NEVER, RIG_ASKED, RIG_RESERVED, RIG_SENDING, RIG_ACTIVE } rig_when;
 
 typedef struct rig_call {
-    gy_request r;     /* what the user sees; callbacks are told as by an engine */
-    gold_result *res; /* [r.n] zeroed with each try */
+    gy_request r;      /* what the user sees; callbacks are told as by an engine */
+    gold_result *res;  /* [r.n] zeroed with each try */
+    const char *regex; /* a grammar for the workers to compile */
     gy_tid tid;
     int p, d; /* workers; p -1: local */
     int p_held, d_held, was_reserved, was_active, was_cancelled, was_safe, is_lost;

@@ -3,6 +3,7 @@
  */
 #include "base_test.h"
 
+#include "base/mem.h"
 #include "support/rig.h"
 #include "support/tiny.h"
 
@@ -13,7 +14,7 @@
 #ifdef GY_SANITIZED
 enum { MAX_CALL = 10, N_SEED = 3 };
 #else
-enum { MAX_CALL = MIXED_N, N_SEED = 12 };
+enum { MAX_CALL = MIXED_N, N_SEED = 6 };
 #endif
 
 typedef struct scene {
@@ -71,12 +72,14 @@ typedef struct caching { /* of P, of D */
     int p, d;
     int32_t d_rows; /* block rows of D's pool; 0: enough */
     int32_t p_chunk;
+    int32_t d_queue; /* places of D's queue; 0: enough */
 } caching;
 
 static void patch(gy_engine_opts *o, int role, const void *arg) {
     const caching *c = arg;
     o->prefix_cache = role & GY_PD_PREFILL ? c->p : c->d;
     o->sched.prefill_chunk = c->p_chunk ? c->p_chunk : 16;
+    if (!(role & GY_PD_PREFILL) && c->d_queue) o->sched.max_queue = c->d_queue;
     if (!(role & GY_PD_PREFILL) && c->d_rows) {
         int32_t n_loop = sc.env.m->d.n_loop;
         o->kv_blocks = c->d_rows * (o->kv_layout == GY_KV_SHARED ? 1 : o->kv_layout == GY_KV_CYCLIC ? 2 : n_loop);
@@ -127,9 +130,9 @@ static void run_twice(const rig_setup *s, const char *what) {
 }
 
 static void test_caches(void **state) {
-    static const caching c[] = {{.p = 1}, {.d = 1}, {.p = 1, .d = 1}, {.p = 1, .d = 1, .d_rows = 8}};
+    static const caching c[] = {{.p = 1}, {.d = 1}, {.p = 1, .d = 1}, {.p = 1, .d = 1, .d_rows = 8}, {.d_queue = 3}};
     (void)state;
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof c / sizeof c[0]; i++) {
         const rig_setup s = {.kind = GY_XFER_LOOPBACK, TWO, .patch = patch, .patch_arg = &c[i]};
         open_scene(i % 2 ? "huginn-tiny" : "ouro-tiny", GY_F32, GY_KV_LAST_EXITED);
         run_twice(&s, "caches");
@@ -595,7 +598,7 @@ static void test_rejected(void **state) {
     gold_close(&sc.env);
 }
 
-/* What D hears but for its own transfer is nothing to it. */
+/* Reservations wait for a place in order of arrival; pages of a cancelled one stay until no writer can exist. */
 static void test_places(void **state) {
     const rig_setup s = {.kind = GY_XFER_LOOPBACK, TWO, .max_handoff = 2};
     (void)state;
@@ -621,6 +624,263 @@ static void test_places(void **state) {
     settle_down();
     rig_idle(&sc.g);
     rig_close(&sc.g);
+    gold_close(&sc.env);
+}
+
+/* ---- what D hears ------------------------------------------------------------------------------------------------ */
+
+typedef struct stranger { /* writes notes by hand */
+    gy_xfer *x;
+    gy_xfer_peer *p;
+    int n_done;
+} stranger;
+
+static void stranger_done(void *user, gy_xfer_op *op, gy_status st) {
+    stranger *s = user;
+    (void)op;
+    assert_int_equal(st, GY_OK);
+    s->n_done++;
+}
+
+static void stranger_note(void *user, uint64_t epoch, const void *bytes, size_t len) {
+    (void)user, (void)epoch, (void)bytes, (void)len;
+    fail_msg("a note to the one who writes them");
+}
+
+static void open_stranger(stranger *s, uint64_t epoch) {
+    gy_err err;
+    gy_xfer_opts o = {
+        .kind = GY_XFER_LOOPBACK, .epoch = epoch, .user = s, .on_done = stranger_done, .on_note = stranger_note};
+    *s = (stranger){0};
+    gy_xfer_limits_default(&o.limits);
+    if (gy_xfer_open(&o, &err, &s->x) < 0) fail_msg("%s", err.msg);
+    if (gy_xfer_import(s->x, sc.g.w[1].blob, (size_t)sc.g.w[1].n_blob, &err, &s->p) < 0) fail_msg("%s", err.msg);
+}
+
+static void note(stranger *s, const void *bytes, size_t len) {
+    gy_xfer_op op = {.note = bytes, .n_note = len};
+    int want = s->n_done + 1;
+    gy_err err;
+    assert_int_equal(gy_xfer_post(s->p, &op, &err), GY_OK);
+    while (s->n_done < want) gy_xfer_poll(s->x);
+}
+
+static void expect_silence(void) {
+    gy_msg m;
+    settle_down();
+    while (rig_said(&sc.g, 1, &m))
+        if (m.kind != GY_MSG_STATS && m.kind != GY_MSG_CONNECTED) fail_msg("D said %s", gy_msg_name(m.kind));
+}
+
+/* Whatever does not belong to a transfer, or does not fit it, is not heard; the set must be whole. */
+static void test_notes(void **state) {
+    const rig_setup s = {.kind = GY_XFER_LOOPBACK, TWO};
+    stranger p, other;
+    (void)state;
+    open_scene("ouro-tiny", GY_F32, GY_KV_LAST_EXITED);
+    rig_open(&sc.g, &s, &sc.s, sc.env.m, 0);
+    gy_msg m = one(GY_MSG_RESERVE, 5);
+    m.peer = 0x99;
+    rig_tell(&sc.g, 1, &m);
+    settle_down();
+    expect_reply(1, GY_MSG_RESERVED, GY_OK, NULL);
+    open_stranger(&p, 0x99);
+    open_stranger(&other, 0x98);
+    const gy_pd_note good = {.magic = GY_PD_NOTE_MAGIC, .seq = 2, .total = 3, .loops = 4, .tid = {1, 5}};
+    gy_pd_note n = good;
+    note(&other, &good, sizeof good);
+    note(&p, &good, sizeof good - 1);
+    n.magic++;
+    note(&p, &n, sizeof n);
+    n = good;
+    n.tid.lo = 6;
+    note(&p, &n, sizeof n);
+    n = good;
+    n.seq = GY_PD_MAX_OPS;
+    note(&p, &n, sizeof n);
+    n = good;
+    n.total = GY_PD_MAX_OPS + 1;
+    note(&p, &n, sizeof n);
+    for (int i = 0; i < 3; i++) note(&p, &good, sizeof good); /* the last one, three times */
+    n = good;
+    n.seq = 0;
+    n.total = 1; /* another total */
+    note(&p, &n, sizeof n);
+    n.total = 0;
+    note(&p, &n, sizeof n);
+    expect_silence();
+    n.seq = 1;
+    note(&p, &n, sizeof n);
+    settle_down();
+    expect_reply(1, GY_MSG_ACTIVE, GY_OK, NULL);
+    for (int i = 0; i < 5; i++) note(&p, &good, sizeof good); /* late */
+    rig_tell(&sc.g, 1, &(gy_msg){.kind = GY_MSG_CANCEL, .tid = {1, 5}});
+    settle_down();
+    rig_idle(&sc.g);
+    gy_xfer_close(p.x);
+    gy_xfer_close(other.x);
+    rig_close(&sc.g);
+    gold_close(&sc.env);
+}
+
+/* A hidden slot that says nonsense ends its request and nothing else. */
+static void test_bad_slot(void **state) {
+    const rig_setup s = {.kind = GY_XFER_LOOPBACK, TWO};
+    stranger p;
+    (void)state;
+    open_scene("ouro-tiny", GY_F32, GY_KV_LAST_EXITED);
+    rig_open(&sc.g, &s, &sc.s, sc.env.m, 0);
+    gy_msg m = one(GY_MSG_RESERVE, 5);
+    m.peer = 0x99;
+    rig_tell(&sc.g, 1, &m);
+    settle_down();
+    expect_reply(1, GY_MSG_RESERVED, GY_OK, NULL);
+    open_stranger(&p, 0x99);
+    const gy_pd_note bad = {.magic = GY_PD_NOTE_MAGIC, .total = 1, .loops = 9, .tid = {1, 5}};
+    note(&p, &bad, sizeof bad);
+    settle_down();
+    expect_reply(1, GY_MSG_REJECTED, GY_E_ARG, "import 0: found 9 loops and 0 gates, expected at most 4");
+    rig_idle(&sc.g);
+    gy_xfer_close(p.x);
+    rig_close(&sc.g);
+    gold_close(&sc.env);
+}
+
+/* D is gone while its ops are under way: P says so, and keeps nothing. */
+static void test_peer_gone(void **state) {
+    const rig_setup s = {.kind = GY_XFER_MOCK, TWO, .mock = {.latency_ns = 1000}, .limits = SMALL};
+    char text[100];
+    (void)state;
+    open_scene("ouro-tiny", GY_F32, GY_KV_LAST_EXITED);
+    rig_open(&sc.g, &s, &sc.s, sc.env.m, 0);
+    plain_call(0, 40);
+    while (!sc.g.call[0].p_held) rig_step(&sc.g);
+    for (int i = 0; i < 40; i++) rig_turn_worker(&sc.g, 0); /* the net stands still */
+    sc.g.w[1].is_dead = 1;
+    rig_tell(&sc.g, 0, &(gy_msg){.kind = GY_MSG_GONE, .peer = sc.g.w[1].epoch});
+    for (int i = 0; i < 10; i++) rig_turn_worker(&sc.g, 0);
+    snprintf(text, sizeof text, "transfer to worker %016llx: it is gone", (unsigned long long)sc.g.w[1].epoch);
+    expect_reply(0, GY_MSG_REJECTED, GY_E_PEER, text);
+    rig_tell(&sc.g, 0, &(gy_msg){.kind = GY_MSG_CANCEL, .tid = sc.g.call[0].tid}); /* late */
+    rig_idle(&sc.g);
+    rig_close(&sc.g);
+    gold_close(&sc.env);
+}
+
+/* Ops are counted in a set of fixed size. */
+static void test_too_many_ops(void **state) {
+    const rig_setup s = {
+        .kind = GY_XFER_LOOPBACK, TWO, .limits = {.chunk_bytes = 16, .inflight_bytes = 4096, .max_desc = 8}};
+    gy_msg m = {0};
+    (void)state;
+    open_scene("ouro-tiny", GY_F32, GY_KV_LAST_EXITED);
+    rig_open(&sc.g, &s, &sc.s, sc.env.m, 0);
+    plain_call(0, 48);
+    while (!sc.g.call[0].p_held) rig_step(&sc.g);
+    for (int i = 0; i < 100000 && m.kind != GY_MSG_REJECTED; i++) {
+        rig_turn(&sc.g);
+        if (!rig_said(&sc.g, 0, &m)) m.kind = GY_MSG_STATS;
+    }
+    assert_int_equal(m.kind, GY_MSG_REJECTED);
+    assert_int_equal(m.status, GY_E_LIMIT);
+    assert_non_null(strstr(m.text, ": more transfers for one prompt than can be counted: raise the transfer's chunk"));
+    rig_close(&sc.g);
+    gold_close(&sc.env);
+}
+
+/* ---- grammars ---------------------------------------------------------------------------------------------------- */
+
+static gy_grammar_vocab *vocab; /* of the test that runs: every byte is a token */
+
+static gy_status compile(void *user, int32_t kind, const char *text, int32_t n, gy_err *err, gy_grammar **out,
+                         const gy_grammar_vocab **vocab_out) {
+    (void)user;
+    *vocab_out = vocab;
+    return gy_grammar_compile((gy_grammar_kind)kind, text, (size_t)n, err, out);
+}
+
+static void make_vocab(const gy_model_desc *d) {
+    static char bytes[256];
+    gy_grammar_token *t = calloc((size_t)d->n_vocab, sizeof *t);
+    gy_err err;
+    for (int i = 1; i < 256; i++) {
+        bytes[i] = (char)i;
+        t[3 + i] = (gy_grammar_token){.s = &bytes[i], .len = 1};
+    }
+    if (gy_grammar_vocab_create(t, d->n_vocab, d->eos, d->n_eos, &err, &vocab) < 0) fail_msg("%s", err.msg);
+    free(t);
+}
+
+static void test_grammar(void **state) {
+    const rig_setup s = {.kind = GY_XFER_LOOPBACK, TWO, .limits = SMALL, .compile = compile};
+    static const char *const regex[2] = {"[0-9]{3}-[0-9]{4}", "(yes|no)+!"};
+    gy_grammar *g[2];
+    gy_err err;
+    (void)state;
+    open_scene("ouro-tiny", GY_F32, GY_KV_LAST_EXITED);
+    make_vocab(&sc.env.m->d);
+    rig_open(&sc.g, &s, &sc.s, sc.env.m, 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(gy_grammar_compile(GY_GRAMMAR_REGEX, regex[i], strlen(regex[i]), &err, &g[i]), GY_OK);
+        plain_call(i, 20 + i);
+        sc.w.req[i].max_tokens = sc.g.call[i].r.max_tokens = 12;
+        sc.g.call[i].regex = regex[i];
+        sc.w.req[i].grammar = g[i];
+        sc.w.req[i].vocab = vocab;
+    }
+    rig_run(&sc.g);
+    gold_run(sc.env.e, sc.w.req, 2, sc.base);
+    assert_int_equal(mixed_compare(&sc.s, "grammar", sc.w.req, 0, 2, sc.base, sc.got), 0);
+    assert_int_equal(sc.got[0].n, 8);
+    assert_int_equal(sc.got[0].tokens[3], 3 + '-');
+    assert_int_equal(sc.g.n_cross, 2);
+    gy_msg m = one(GY_MSG_RESERVE, 1);
+    m.request.grammar_kind = GY_GRAMMAR_REGEX;
+    m.request.grammar = "(";
+    m.request.n_grammar = 1;
+    rig_tell(&sc.g, 1, &m);
+    gy_msg no;
+    while (rig_said(&sc.g, 1, &no) && no.kind != GY_MSG_REJECTED) {
+    }
+    assert_int_equal(no.kind, GY_MSG_REJECTED);
+    rig_idle(&sc.g);
+    rig_close(&sc.g);
+    for (int i = 0; i < 2; i++) gy_grammar_put(g[i]);
+    gold_close(&sc.env);
+    gy_grammar_vocab_destroy(vocab);
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static void no_send(void *user, const gy_msg *m) {
+    (void)user, (void)m;
+}
+
+/* Whichever allocation fails, nothing stays open. */
+static void test_open_fails(void **state) {
+    gy_err err;
+    gy_worker *w = NULL;
+    int n = 0;
+    (void)state;
+    open_scene("huginn-tiny", GY_F32, GY_KV_LAST_EXITED);
+    gy_worker_opts o = {.model = sc.env.m, .role = GY_PD_DECODE, .send = no_send};
+    gy_engine_opts_default(&o.engine);
+    o.engine.max_len = 64;
+    o.engine.sched.max_seqs = 2;
+    o.engine.sched.max_rows = 8;
+    gy_xfer_limits_default(&o.xfer.limits);
+    assert_int_equal(gy_worker_open(&o, &err, &w), GY_E_ARG);
+    assert_string_equal(err.msg, "max_handoff: found 0, expected 1 or more");
+    o.engine.max_handoff = 2;
+    for (gy_status st = GY_E_NOMEM; st < 0; n++) {
+        gy_mem_fail_after(n + 1);
+        st = gy_worker_open(&o, &err, &w);
+        if (st < 0) assert_int_equal(st, GY_E_NOMEM);
+        assert_true(n < 500);
+    }
+    gy_mem_fail_after(0);
+    assert_true(n > 20);
+    gy_worker_close(w);
     gold_close(&sc.env);
 }
 
@@ -673,6 +933,12 @@ int main(void) {
         cmocka_unit_test(test_death),
         cmocka_unit_test(test_rejected),
         cmocka_unit_test(test_places),
+        cmocka_unit_test(test_notes),
+        cmocka_unit_test(test_bad_slot),
+        cmocka_unit_test(test_peer_gone),
+        cmocka_unit_test(test_too_many_ops),
+        cmocka_unit_test(test_grammar),
+        cmocka_unit_test(test_open_fails),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

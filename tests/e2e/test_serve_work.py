@@ -177,6 +177,7 @@ def test_bound_of_the_lane(tmp_path):
         assert s.metric("gyre:work_refused_total") == 1
         assert all(f.result()[0] == 200 for f in first)
         assert s.ask("POST", CHAT, slow(0))[0] == 200
+        eventually(lambda: s.metric("gyre:request_body_bytes") == 0)  # what was refused is forgotten too
 
 
 def test_bound_of_prompt_tokens(tmp_path):
@@ -367,6 +368,20 @@ def test_constraint(chat, brace, i):
                 check(text)
                 n += 1
     assert n >= 9, "too few outputs ended"
+
+
+def test_constraint_of_each_prompt(chat):
+    done = chat.post(C, {"prompt": ["a", [70, 71], "c"], "guided_regex": "[0-9]{6}", "n": 2, "max_tokens": 20, "temperature": 1, "seed": 5})
+    assert len(done["choices"]) == 6 and all(re.fullmatch("[0-9]{6}", c["text"]) for c in done["choices"]), done
+
+
+@pytest.mark.parametrize("size", [10, 2000, 70000])
+def test_unknown_fields_count_once(chat, size):
+    """On the loop, on the lane of chats and then on the other, or only there."""
+    for path, what in (C, {"prompt": "a"}), (CHAT, {"messages": user("a")}):
+        before = chat.metric("gyre:unknown_fields_total")
+        chat.post(path, {**what, "guided_regex": "a", "max_tokens": 2, "no_such": "x" * size, "nor_this": 1})
+        assert chat.metric("gyre:unknown_fields_total") == before + 2
 
 
 @pytest.mark.parametrize("extra, param, code, words", [

@@ -127,6 +127,7 @@ gy_try *gy_req_free_try(gy_coord_req *r);                         /* NULL: all c
 void gy_req_end(gy_coord *c, gy_coord_req *r, gy_finish reason, const gy_err *err, int64_t now_ns); /* all choices */
 /* Its try failed: another one, or GY_E_PEER with the sentence. */
 void gy_req_failed(gy_coord *c, gy_coord_req *r, const char *why, int64_t now_ns);
+int gy_req_is_at_fault(gy_status st);
 gy_status gy_req_token(gy_coord *c, gy_try *t, const gy_msg_token *m, int64_t now_ns, gy_err *err);
 gy_status gy_req_prompt(gy_coord *c, gy_try *t, const gy_msg_token *m, gy_err *err);
 gy_status gy_req_said_finish(gy_coord *c, gy_try *t, const gy_msg *m, int64_t now_ns, gy_err *err);

@@ -174,7 +174,7 @@ static void rejected(gy_coord *c, gy_coord_req *r, int32_t worker, const gy_msg 
     if (m->status >= 0) {
         c->w[worker].full_until_ns = now_ns + FULL_NS;
         gy_req_wait(c, r, r->since_ns);
-    } else if (gy_status_get_group((gy_status)m->status) == GY_GROUP_REQUEST) {
+    } else if (gy_req_is_at_fault((gy_status)m->status)) {
         gy_err_set(&err, (gy_status)m->status, "%.*s", m->n_text, m->text ? m->text : "");
         gy_req_end(c, r, GY_FINISH_ERROR, &err, now_ns);
     } else {

@@ -33,13 +33,9 @@ static int takes_decode(const gy_coord_worker *w, const gy_coord_req *r, int64_t
     return gy_worker_is_usable(w, GY_PD_DECODE) && has_room(w, r, now_ns);
 }
 
-static int has_handoff(const gy_coord_worker *w) { /* one engine, one number for both directions (handoff.h) */
-    return w->n_import + w->n_export < w->info.max_handoff;
-}
-
 static int takes_prefill(const gy_coord *c, const gy_coord_worker *w, const gy_coord_req *r, int64_t now_ns) {
     return gy_worker_is_usable(w, GY_PD_PREFILL) && w->full_until_ns <= now_ns && w->n_export < c->o.max_prefill &&
-           has_handoff(w) && has_blocks(w, r);
+           w->n_export < w->info.max_handoff && has_blocks(w, r);
 }
 
 static int less_loaded(const gy_coord_worker *a, const gy_coord_worker *b) {
@@ -64,7 +60,7 @@ static int32_t find_local(const gy_coord *c, const gy_coord_req *r, int64_t now_
 /* -1: none can write to d now. d itself, when it does both: nothing has to cross, so it wins where it is equal. */
 static int32_t find_writer(const gy_coord *c, const gy_coord_req *r, int32_t d, int64_t now_ns) {
     int32_t best = gy_worker_is_usable(&c->w[d], GY_PD_PREFILL) ? d : -1;
-    if (!has_handoff(&c->w[d])) return best;
+    if (c->w[d].n_import >= c->w[d].info.max_handoff) return best;
     for (int32_t i = 0; i < c->o.n_worker; i++) {
         if (i == d || c->w[i].pair[d] != PAIR_OPEN || !takes_prefill(c, &c->w[i], r, now_ns)) continue;
         if (best < 0 || shorter_queue(&c->w[i], &c->w[best])) best = i;

@@ -216,6 +216,11 @@ void gy_req_failed(gy_coord *c, gy_coord_req *r, const char *why, int64_t now_ns
     gy_req_end(c, r, GY_FINISH_ERROR, &err, now_ns);
 }
 
+/* Wrong with the request itself: it would be so at any worker. "Cancelled" is a worker that ends. */
+int gy_req_is_at_fault(gy_status st) {
+    return gy_status_get_group(st) == GY_GROUP_REQUEST && st != GY_E_CANCELLED;
+}
+
 /* ---- what D says ----------------------------------------------------------------------------------------------------
  */
 
@@ -264,6 +269,8 @@ gy_status gy_req_token(gy_coord *c, gy_try *t, const gy_msg_token *m, int64_t no
         return GY_OK;
     }
     k->n_told++;
+    c->stats.n_output_tok++;
+    c->stats.n_loop_sum += m->loops;
     if (!k->first_token_ns) k->first_token_ns = now_ns;
     hold(r);
     gy_finish_event ev = {.choice = m->choice, .reason = GY_FINISH_STOP, .stop_id = -1};
@@ -291,14 +298,10 @@ gy_status gy_req_prompt(gy_coord *c, gy_try *t, const gy_msg_token *m, gy_err *e
     return GY_OK;
 }
 
-static int is_of_request(const gy_msg *m) {
-    return gy_status_get_group((gy_status)m->status) == GY_GROUP_REQUEST && m->status != GY_E_CANCELLED;
-}
-
 /* Something went wrong at the worker that another one may not have: again elsewhere. */
 static int ends_try(const gy_msg *m) {
     if (m->finish.reason == GY_FINISH_CANCELLED) return 1;
-    return m->finish.reason == GY_FINISH_ERROR && !is_of_request(m);
+    return m->finish.reason == GY_FINISH_ERROR && !gy_req_is_at_fault((gy_status)m->status);
 }
 
 static void lost_at_worker(gy_coord *c, gy_try *t, const gy_msg *m, int64_t now_ns) {
@@ -321,25 +324,8 @@ static gy_status check_finish(const gy_coord_req *r, const gy_msg_finish *f, gy_
                       f->choice, n_told);
 }
 
-gy_status gy_req_said_finish(gy_coord *c, gy_try *t, const gy_msg *m, int64_t now_ns, gy_err *err) {
-    gy_coord_req *r = t->req;
+static void tell_finish(gy_coord *c, gy_try *t, const gy_msg *m, int64_t now_ns) {
     const gy_msg_finish *f = &m->finish;
-    GY_TRY(check_choice(r, f->choice, err));
-    uint8_t bit = (uint8_t)(1u << (f->choice % 8)), *said = &t->said[f->choice / 8];
-    if (*said & bit) {
-        c->stats.n_late++;
-        return GY_OK;
-    }
-    if (!r->choice[f->choice].is_done) {
-        if (ends_try(m)) {
-            lost_at_worker(c, t, m, now_ns);
-            return GY_OK;
-        }
-        GY_TRY(check_finish(r, f, err));
-    }
-    *said |= bit;
-    t->n_said++;
-    if (r->choice[f->choice].is_done) return GY_OK;
     gy_err why;
     gy_err_set(&why, (gy_status)m->status, "%.*s", m->n_text, m->text ? m->text : "");
     gy_finish_event ev = {.choice = f->choice,
@@ -348,6 +334,25 @@ gy_status gy_req_said_finish(gy_coord *c, gy_try *t, const gy_msg *m, int64_t no
                           .stop_id = f->stop_id,
                           .n_cached = cached_of(t, f),
                           .n_preempt = f->n_preempt};
-    finish(c, r, &ev, now_ns);
+    finish(c, t->req, &ev, now_ns);
+}
+
+gy_status gy_req_said_finish(gy_coord *c, gy_try *t, const gy_msg *m, int64_t now_ns, gy_err *err) {
+    const gy_msg_finish *f = &m->finish;
+    GY_TRY(check_choice(t->req, f->choice, err));
+    uint8_t bit = (uint8_t)(1u << (f->choice % 8)), *said = &t->said[f->choice / 8];
+    if (*said & bit) {
+        c->stats.n_late++;
+        return GY_OK;
+    }
+    int is_told = t->req->choice[f->choice].is_done; /* by an earlier try, or stopped by the user */
+    if (!is_told && ends_try(m)) {
+        lost_at_worker(c, t, m, now_ns);
+        return GY_OK;
+    }
+    if (!is_told) GY_TRY(check_finish(t->req, f, err));
+    *said |= bit;
+    t->n_said++;
+    if (!is_told) tell_finish(c, t, m, now_ns);
     return GY_OK;
 }

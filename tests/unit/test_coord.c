@@ -680,17 +680,20 @@ static void rejected_by_p_frees_d(void **state) {
     close_world(&w);
 }
 
-static void a_transfer_that_failed_is_tried_again(void **state) {
+static void what_another_worker_may_not_have_is_tried_again(void **state) {
     (void)state;
-    WORLD(w, P, D);
-    submit(&w, (ask){0});
-    to_prefill(&w);
-    said(&w, 0, sentence(of(&w, GY_MSG_REJECTED, 'a'), GY_E_PEER, "connection reset"));
-    expect_log(&w, "1<cancel a  1<cancel_safe a");
-    second_try_ends(&w);
-    expect_log(&w, "0<prefill b  r0.0:0  r0.0:1  r0.0=stop/0");
-    say(&w, 1, GY_MSG_RELEASED, 'a');
-    close_world(&w);
+    const gy_status why[] = {GY_E_PEER, GY_E_TIMEOUT, GY_E_NOMEM, GY_E_BUG, GY_E_CANCELLED /* it ends */};
+    for (size_t i = 0; i < sizeof why / sizeof why[0]; i++) {
+        WORLD(w, P, D);
+        submit(&w, (ask){0});
+        to_prefill(&w);
+        said(&w, 0, sentence(of(&w, GY_MSG_REJECTED, 'a'), why[i], "connection reset"));
+        expect_log(&w, "1<cancel a  1<cancel_safe a");
+        second_try_ends(&w);
+        expect_log(&w, "0<prefill b  r0.0:0  r0.0:1  r0.0=stop/0");
+        say(&w, 1, GY_MSG_RELEASED, 'a');
+        close_world(&w);
+    }
 }
 
 static void rejected_by_d_while_p_writes(void **state) {
@@ -1330,13 +1333,17 @@ static void an_idle_hybrid_does_all_of_it(void **state) {
     close_world(&w);
 }
 
-static void both_directions_share_a_hybrids_places(void **state) {
+static void no_more_cross_than_a_worker_offers(void **state) {
     (void)state;
-    WORLD(w, H, H);
-    for (int i = 0; i < 24; i++) submit(&w, (ask){.n_prompt = 16 + i, .n = 1});
-    for (int i = 0; i < 10; i++) turn(&w); /* check() holds max_handoff */
-    w.log[0] = '\0';
-    end_all(&w, 24);
+    WORLD(w, P, P, D); /* 4 imports at D; 4 exports at each P */
+    for (int i = 0; i < 6; i++) submit(&w, (ask){0});
+    turn(&w);
+    expect_log(&w, "2<reserve a  2<reserve b  2<reserve c  2<reserve d");
+    reserved(&w, 2, 'a');
+    say(&w, 2, GY_MSG_ACTIVE, 'a'); /* the import is a request now */
+    turn(&w);
+    expect_log(&w, "0<prefill a  2<reserve e");
+    end_all(&w, 6);
     close_world(&w);
 }
 
@@ -1539,7 +1546,7 @@ int main(void) {
         cmocka_unit_test(three_tries_and_no_more),
         cmocka_unit_test(rejected_for_good_is_the_requests_end),
         cmocka_unit_test(rejected_by_p_frees_d),
-        cmocka_unit_test(a_transfer_that_failed_is_tried_again),
+        cmocka_unit_test(what_another_worker_may_not_have_is_tried_again),
         cmocka_unit_test(rejected_by_d_while_p_writes),
         cmocka_unit_test(not_now_is_no_failure),
         cmocka_unit_test(room_that_comes_back_ends_not_now),
@@ -1567,7 +1574,7 @@ int main(void) {
         cmocka_unit_test(blocks_are_credits),
         cmocka_unit_test(an_empty_worker_takes_anything),
         cmocka_unit_test(an_idle_hybrid_does_all_of_it),
-        cmocka_unit_test(both_directions_share_a_hybrids_places),
+        cmocka_unit_test(no_more_cross_than_a_worker_offers),
         cmocka_unit_test(a_full_queue_says_again),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(everything_is_copied),

@@ -258,14 +258,15 @@ static worker *find_worker(sim *s, uint64_t epoch) { /* alive: it can still writ
     return NULL;
 }
 
-static void check_offers(sim *s, worker *w) {
-    int n_handoff = 0, n_export = 0;
+static void check_offers(sim *s, worker *w) { /* so many in each direction */
+    int n_import = 0, n_export = 0;
     for (int i = 0; i < MAX_JOB; i++) {
         job_state st = w->job[i].state;
-        n_handoff += st == J_ASKED || st == J_OPEN || st == J_EXPORT;
+        n_import += st == J_ASKED || st == J_OPEN;
         n_export += st == J_EXPORT;
     }
-    if (n_handoff > MAX_HANDOFF) wrong(s, "a worker has %d prompts that cross, it offered %d", n_handoff, MAX_HANDOFF);
+    if (n_import > MAX_HANDOFF || n_export > MAX_HANDOFF)
+        wrong(s, "a worker has %d imports and %d exports, it offered %d", n_import, n_export, MAX_HANDOFF);
 }
 
 static void new_job(sim *s, worker *w, job_state st, const word *x) {

@@ -117,33 +117,54 @@ static void end_at_deadline(gy_coord *c, gy_coord_req *r, int64_t now_ns) {
 }
 
 /* Who should have spoken: D of a reservation; P until it said PREFILLED, then D. */
+static int32_t silent_one(const gy_try *t) {
+    return t->phase == TRY_PREFILL && t->p_held ? t->p : t->d;
+}
+
+/* A worker that speaks is alive, and may have much to do before it comes to this try. Not when all that is missing is a
+ * note of P's last op: it comes now or never. */
+static int64_t really_due(const gy_coord *c, const gy_try *t) {
+    int64_t limit = t->phase == TRY_RESERVING ? c->o.reserve_ns : c->o.prefill_ns;
+    int64_t heard = c->w[silent_one(t)].heard_ns + limit, most = t->start_ns + GY_COORD_PATIENCE * limit;
+    if (t->phase == TRY_PREFILL && !t->p_held) return t->start_ns + limit;
+    return heard < most ? heard : most;
+}
+
+static const char *what_is_missing(const gy_try *t) {
+    if (t->phase == TRY_RESERVING) return "reserve a place";
+    return t->p_held ? "compute its prompt" : "begin to decode it";
+}
+
 static void fail_overdue(gy_coord *c, gy_try *t, int64_t now_ns) {
     gy_coord_req *r = t->req;
-    int is_p = t->phase == TRY_PREFILL && t->p_held;
-    int32_t worker = is_p ? t->p : t->d;
+    int32_t worker = silent_one(t);
     gy_err why;
-    gy_err_set(&why, GY_E_TIMEOUT, "worker %d did not %s in %.1f s", worker,
-               is_p                        ? "compute its prompt"
-               : t->phase == TRY_RESERVING ? "reserve a place"
-                                           : "begin to decode it",
-               (double)(t->phase == TRY_RESERVING ? c->o.reserve_ns : c->o.prefill_ns) * 1e-9);
+    gy_err_set(&why, GY_E_TIMEOUT, "worker %d did not %s in %.1f s", worker, what_is_missing(t),
+               (double)(now_ns - t->start_ns) * 1e-9);
     c->w[worker].is_suspect = 1;
     gy_try_abandon(c, t);
     gy_req_failed(c, r, why.msg, now_ns);
 }
 
+static int end_if_overdue(gy_coord *c, gy_try *t, int64_t now_ns) {
+    int64_t due_ns = t->due_ns <= now_ns ? really_due(c, t) : t->due_ns;
+    if (due_ns <= now_ns) {
+        fail_overdue(c, t, now_ns);
+        return 1;
+    }
+    gy_try_defer(c, t, due_ns);
+    return 0;
+}
+
+/* What stays is noted for the next time. */
 static int end_if_due(gy_coord *c, gy_coord_req *r, int64_t now_ns) {
     if (r->is_cancelled)
         gy_req_end(c, r, GY_FINISH_CANCELLED, NULL, now_ns);
     else if (r->deadline_ns && r->deadline_ns <= now_ns)
         end_at_deadline(c, r, now_ns);
-    else if (r->cur && r->cur->due_ns <= now_ns) {
+    else {
         if (r->deadline_ns) gy_coord_due(c, r->deadline_ns);
-        fail_overdue(c, r->cur, now_ns);
-    } else {
-        if (r->deadline_ns) gy_coord_due(c, r->deadline_ns);
-        if (r->cur) gy_coord_due(c, r->cur->due_ns);
-        return 0;
+        return r->cur && r->cur->due_ns < INT64_MAX && end_if_overdue(c, r->cur, now_ns);
     }
     return 1;
 }

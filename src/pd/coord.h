@@ -32,7 +32,7 @@
 
 typedef struct gy_coord gy_coord;
 
-enum { GY_COORD_MAX_WORKERS = 64, GY_COORD_MAX_TRIES = 3 };
+enum { GY_COORD_MAX_WORKERS = 64, GY_COORD_MAX_TRIES = 3, GY_COORD_PATIENCE = 10 };
 
 typedef struct gy_coord_opts {
     int32_t n_worker;
@@ -40,8 +40,10 @@ typedef struct gy_coord_opts {
     int32_t max_queue;                  /* choices that wait; then GY_AGAIN */
     int32_t local_below;                /* prompts of fewer tokens are prefilled where they decode; 0: none */
     int32_t max_prefill;                /* prompts that one P has at once (its queue included); 4 */
-    int64_t reserve_ns, prefill_ns;     /* a RESERVE without an answer, a PREFILL without PREFILLED or ACTIVE: the try
-                                           fails, its worker is suspected (no new work until it speaks) */
+    /* A RESERVE without an answer, a PREFILL without PREFILLED: the try fails when the worker has said nothing at all
+       for so long (it is suspected: no new work until it speaks), or nothing about this try for GY_COORD_PATIENCE times
+       as long. PREFILLED without ACTIVE: after prefill_ns. */
+    int64_t reserve_ns, prefill_ns;
     void *user;
     void (*send)(void *user, int32_t worker, const gy_msg *m); /* must queue: nothing comes back from inside */
     int (*random)(void *user, void *bytes, size_t n);          /* tids, seeds; 0: done. Default: the system's */
@@ -82,6 +84,7 @@ typedef struct gy_coord_stats {
     int64_t n_try, n_retry, n_local, n_crossed, n_death, n_swallowed,
         n_late;                                                      /* n_late: messages for tids that are gone */
     int64_t bytes, n_op, n_desc, overlap_ns, overlap_bytes, wire_ns; /* of prompts that crossed */
+    int64_t n_output_tok, n_loop_sum;                                /* told; loops of all of them */
 } gy_coord_stats;
 void gy_coord_get_stats(const gy_coord *c, gy_coord_stats *out);
 int gy_coord_is_valid(const gy_coord *c, char *buf, size_t cap); /* credits, lists, states recomputed; tests */

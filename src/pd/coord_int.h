@@ -46,7 +46,8 @@ struct gy_try {
     int32_t n_computed;                /* of PREFILLED; -1: not said */
     uint8_t said[GY_ENGINE_MAX_N / 8]; /* choices whose FINISH came, of this try */
     int32_t n_said;
-    int64_t due_ns;      /* of this phase; INT64_MAX: none */
+    int64_t start_ns;    /* of this phase */
+    int64_t due_ns;      /* when to look whether it takes too long; INT64_MAX: never */
     gy_try *prev, *next; /* all tries */
     gy_try *chain;       /* of its bucket */
 };
@@ -90,6 +91,7 @@ typedef struct gy_coord_worker {
     gy_pd_info info;
     void *blob;
     int32_t n_blob, plane_core;
+    int64_t heard_ns;                   /* its last word */
     int64_t full_until_ns;              /* it rejected for want of room */
     uint8_t pair[GY_COORD_MAX_WORKERS]; /* gy_pair of this P with each D */
     /* books */
@@ -146,6 +148,7 @@ void gy_try_release_p(gy_coord *c, gy_try *t);
 void gy_try_settle(gy_coord *c, gy_try *t); /* CLEANUP: what follows from who holds; may free t and its request */
 void gy_try_prompt_done(gy_coord *c, gy_try *t);
 void gy_try_grow(gy_coord *c, gy_try *t, int32_t n_block); /* blocks at D */
+void gy_try_defer(gy_coord *c, gy_try *t, int64_t due_ns);
 void gy_coord_due(gy_coord *c, int64_t due_ns);
 
 /* ---- coord_place.c ---- */

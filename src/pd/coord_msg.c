@@ -243,6 +243,7 @@ gy_status gy_coord_message(gy_coord *c, int32_t worker, const gy_msg *m, int64_t
     if (w->is_lost)
         return gy_err_set(err, GY_E_FORMAT, "worker %d: said %s after its end", worker, gy_msg_name(m->kind));
     w->is_suspect = 0;
+    w->heard_ns = now_ns;
     gy_status st = dispatch(c, worker, m, now_ns, err);
     if (st >= 0) return st;
     w->is_lost = 1;

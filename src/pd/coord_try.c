@@ -39,9 +39,15 @@ void gy_coord_due(gy_coord *c, int64_t due_ns) {
     if (due_ns < c->due_ns) c->due_ns = due_ns;
 }
 
-static void set_due(gy_coord *c, gy_try *t, int64_t due_ns) {
+void gy_try_defer(gy_coord *c, gy_try *t, int64_t due_ns) {
     t->due_ns = due_ns;
     gy_coord_due(c, due_ns);
+}
+
+static void begin_phase(gy_coord *c, gy_try *t, gy_try_phase phase, int64_t now_ns) {
+    t->phase = phase;
+    t->start_ns = now_ns;
+    gy_try_defer(c, t, now_ns + (phase == TRY_RESERVING ? c->o.reserve_ns : c->o.prefill_ns));
 }
 
 /* ---- credits ---------------------------------------------------------------------------------------------------- */
@@ -118,10 +124,9 @@ static void begin_local(gy_coord *c, gy_try *t) {
 }
 
 static void begin_cross(gy_coord *c, gy_try *t, int64_t now_ns) {
-    t->phase = TRY_RESERVING;
     t->tok_at = t->p;
     take_p(c, t);
-    set_due(c, t, now_ns + c->o.reserve_ns);
+    begin_phase(c, t, TRY_RESERVING, now_ns);
     c->o.send(c->o.user, t->d,
               &(gy_msg){.kind = GY_MSG_RESERVE, .tid = t->tid, .peer = c->w[t->p].epoch, .request = t->req->q});
 }
@@ -152,9 +157,8 @@ void gy_try_reserved(gy_coord *c, gy_try *t, const gy_msg_tables *tables, int64_
         gy_try_settle(c, t);
         return;
     }
-    t->phase = TRY_PREFILL;
     t->p_held = 1;
-    set_due(c, t, now_ns + c->o.prefill_ns);
+    begin_phase(c, t, TRY_PREFILL, now_ns);
     c->o.send(
         c->o.user, t->p,
         &(gy_msg){
@@ -163,7 +167,7 @@ void gy_try_reserved(gy_coord *c, gy_try *t, const gy_msg_tables *tables, int64_
 
 void gy_try_prefilled(gy_coord *c, gy_try *t, int32_t n_computed, int64_t now_ns) {
     t->n_computed = n_computed;
-    if (t->phase == TRY_PREFILL) set_due(c, t, now_ns + c->o.prefill_ns);
+    if (t->phase == TRY_PREFILL) begin_phase(c, t, TRY_PREFILL, now_ns);
     gy_try_release_p(c, t);
     if (t->phase == TRY_CLEANUP) gy_try_settle(c, t);
 }

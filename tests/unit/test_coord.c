@@ -104,6 +104,8 @@ static void a_prompt_crosses(void **state) {
     assert_int_equal(s.overlap_ns, 5);
     assert_int_equal(s.overlap_bytes, 600);
     assert_int_equal(s.wire_ns, 50);
+    assert_int_equal(s.n_output_tok, 2);
+    assert_int_equal(s.n_loop_sum, 8);
     assert_int_equal(s.n_finish[GY_FINISH_LENGTH], 1);
     close_world(&w);
 }
@@ -840,6 +842,14 @@ static void a_deadline_ends_one_request_in_any_state(void **state) {
     }
 }
 
+static void end_all(world *w, int32_t n) {
+    w->log[0] = '\0';
+    for (int32_t id = 0; id < n; id++) gy_coord_cancel(w->c, id);
+    turn(w);
+    for (int i = 0; i < w->o.n_worker; i++) die(w, i);
+    w->log[0] = '\0';
+}
+
 static void deadlines_are_per_request(void **state) {
     (void)state;
     WORLD(w, D);
@@ -921,6 +931,34 @@ static void a_silent_prefill_suspects_p_then_d(void **state) {
     expect_log(&w, "1<cancel d  r1.0=cancelled/0");
     say(&w, 1, GY_MSG_RELEASED, 'd');
     close_world(&w);
+}
+
+static void who_speaks_may_be_slow(void **state) {
+    (void)state;
+    for (int phase = 0; phase < 2; phase++) {
+        WORLD(w, P, D);
+        submit(&w, (ask){0});
+        if (phase)
+            to_prefill(&w);
+        else
+            to_reserving(&w);
+        int64_t start = w.now, limit = (phase ? 60 : 30) * second;
+        while (w.now + limit / 2 < start + GY_COORD_PATIENCE * limit) {
+            w.now += limit / 2;
+            said(&w, 1 - phase, (gy_msg){.kind = GY_MSG_STATS});
+            assert_int_equal(turn(&w), GY_AGAIN);
+            assert_true(next_of(&w) > w.now);
+        }
+        w.now = start + GY_COORD_PATIENCE * limit - 1; /* but not for ever */
+        assert_int_equal(turn(&w), GY_AGAIN);
+        assert_int_equal(next_of(&w), w.now + 1);
+        w.now++;
+        assert_int_equal(turn(&w), GY_OK);
+        expect_log(&w, phase ? "0<cancel a  1<cancel a  1<local b" : "1<cancel a");
+        assert_int_equal(stats_of(&w).n_retry, 1);
+        end_all(&w, 1);
+        close_world(&w);
+    }
 }
 
 static void silence_three_times_is_the_end(void **state) {
@@ -1172,14 +1210,6 @@ static void one_prefill(gy_coord_opts *o) {
 }
 static void short_queue(gy_coord_opts *o) {
     o->max_queue = 4;
-}
-
-static void end_all(world *w, int32_t n) {
-    w->log[0] = '\0';
-    for (int32_t id = 0; id < n; id++) gy_coord_cancel(w->c, id);
-    turn(w);
-    for (int i = 0; i < w->o.n_worker; i++) die(w, i);
-    w->log[0] = '\0';
 }
 
 static void short_prompts_are_local(void **state) {
@@ -1556,6 +1586,7 @@ int main(void) {
         cmocka_unit_test(deadlines_are_per_request),
         cmocka_unit_test(a_silent_reservation_suspects_its_worker),
         cmocka_unit_test(a_silent_prefill_suspects_p_then_d),
+        cmocka_unit_test(who_speaks_may_be_slow),
         cmocka_unit_test(silence_three_times_is_the_end),
         cmocka_unit_test(only_a_worker_that_fits_is_ready),
         cmocka_unit_test(messages_of_the_other_direction_are_refused),

@@ -152,7 +152,6 @@ static gy_status workers_step(gy_api_host *h, gy_err *err) {
 static void add_engine(gy_engine_stats *e, const gy_msg_stats *s) {
     e->n_step += s->n_step;
     e->n_prompt_tok += s->n_prompt_tok;
-    e->n_output_tok += s->n_output_tok;
     e->step_ns += s->step_ns;
     e->model_ns += s->model_ns;
     e->sched.n_parked += s->n_parked;
@@ -173,6 +172,8 @@ static void add_coord(const gy_coord_stats *c, gy_api_host_stats *out) {
     gyre_worker_stats *w = &out->w;
     out->e.n_request = c->n_submit;
     for (int i = 0; i <= GY_FINISH_ERROR; i++) out->e.n_finish[i] = c->n_finish[i];
+    out->e.n_output_tok = c->n_output_tok;
+    out->e.n_loop_sum = c->n_loop_sum;
     out->e.sched.n_waiting = c->n_waiting;
     out->e.sched.n_running = c->n_reserving + c->n_prefill + c->n_decode;
     w->n_reserving = c->n_reserving;

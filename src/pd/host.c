@@ -24,9 +24,10 @@ typedef enum tag { TAG_CHAN, TAG_PROCESS, TAG_TIMER } tag;
 
 typedef struct slot {
     gy_host_worker w;
-    gy_chan *chan; /* NULL unless a process has the other end */
-    int pidfd;     /* -1: no process */
-    int doomed;    /* to be killed at the top of the turn */
+    gy_msg_stats past; /* w.stats when this life began */
+    gy_chan *chan;     /* NULL unless a process has the other end */
+    int pidfd;         /* -1: no process */
+    int doomed;        /* to be killed at the top of the turn */
     uint32_t polled;
     int64_t due_ns;                       /* DOWN: when it starts again; STARTING: when it is too late */
     int64_t death_ns[GY_HOST_MAX_DEATHS]; /* ring */
@@ -116,6 +117,19 @@ static void end_process(slot *s) {
     while (!gy_child_reap(s->pidfd, &e)) poll(&p, 1, -1);
 }
 
+static void set_stats(slot *s, const gy_msg_stats *now) {
+    s->w.stats = *now;
+    s->w.stats.n_step += s->past.n_step;
+    s->w.stats.n_output_tok += s->past.n_output_tok;
+    s->w.stats.n_prompt_tok += s->past.n_prompt_tok;
+    s->w.stats.step_ns += s->past.step_ns;
+    s->w.stats.model_ns += s->past.model_ns;
+    s->w.stats.xfer_bytes += s->past.xfer_bytes;
+    s->w.stats.xfer_ops += s->past.xfer_ops;
+    s->w.stats.xfer_desc += s->past.xfer_desc;
+    s->w.stats.xfer_failed += s->past.xfer_failed;
+}
+
 static gy_status start(gy_host *h, slot *s, int64_t now_ns, gy_err *err) {
     const char *argv[MAX_ARGS + 3];
     int fd[2];
@@ -140,7 +154,8 @@ static gy_status start(gy_host *h, slot *s, int64_t now_ns, gy_err *err) {
     s->why[0] = 0;
     s->doomed = 0;
     s->w.state = GY_HOST_STARTING;
-    s->w.stats = (gy_msg_stats){0};
+    s->past = s->w.stats;
+    set_stats(s, &(gy_msg_stats){0});
     s->w.n_start++;
     s->due_ns = now_ns + (int64_t)h->o.start_ms * MS;
     return GY_OK;
@@ -230,7 +245,7 @@ static void on_exit(gy_host *h, slot *s, int64_t now_ns) {
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 static void look_at(gy_host *h, slot *s, const gy_msg *m) {
-    if (m->kind == GY_MSG_STATS) s->w.stats = m->stats;
+    if (m->kind == GY_MSG_STATS) set_stats(s, &m->stats);
     if (m->kind == GY_MSG_FATAL) say_why(s, m->text ? m->text : "");
     if (m->kind != GY_MSG_READY || s->w.state != GY_HOST_STARTING) return;
     s->w.state = GY_HOST_RUNNING;

@@ -59,7 +59,7 @@ typedef struct gy_host_worker {
     gy_host_state state;
     int32_t role, pid;
     int32_t n_start, n_death;
-    gy_msg_stats stats; /* what it said last */
+    gy_msg_stats stats; /* what it said last; counts go on from life to life */
 } gy_host_worker;
 int32_t gy_host_n_worker(const gy_host *h);
 void gy_host_get_worker(const gy_host *h, int32_t i, gy_host_worker *out);

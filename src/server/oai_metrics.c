@@ -101,6 +101,23 @@ typedef enum id {
     G_MASK_HIT,
     G_MASK_MISS,
     G_LOG_DROPPED,
+    G_PD_READY,
+    G_PD_AWAY,
+    G_PD_RESERVING,
+    G_PD_PREFILL,
+    G_PD_DECODE,
+    G_PD_CROSSED,
+    G_PD_LOCAL,
+    G_PD_RETRIES,
+    G_PD_DEATHS,
+    G_PD_BYTES,
+    G_PD_OPS,
+    G_PD_DESCRIPTORS,
+    G_PD_FAILED,
+    G_PD_INFLIGHT,
+    G_PD_SECONDS,
+    G_PD_OVERLAP_SECONDS,
+    G_PD_OVERLAP_BYTES,
     G_LANE_JOBS, /* each of the five: GY_OAI_LANES of them */
     G_LANE_BYTES = G_LANE_JOBS + 2,
     G_LANE_DONE = G_LANE_BYTES + 2,
@@ -131,6 +148,9 @@ static const char BLOCKS[] = "KV blocks by who holds them.";
 static const char PREEMPT[] = "Choices that had to make room, by what became of their KV.";
 
 static const char MASKS[] = "Sets of allowed tokens that constraints needed, by where they came from.";
+static const char PD_WORKERS[] = "Prefill and decode workers by whether they work.";
+static const char PD_REQUESTS[] = "Requests at workers, by what is done for them.";
+static const char PD_PROMPTS[] = "Prompts by where they were computed: for another worker, or where they are decoded.";
 static const char JOBS[] = "Requests that are prepared beside the loop, waiting or in work.";
 static const char JOB_BYTES[] = "Bytes of their bodies.";
 static const char JOBS_DONE[] = "Requests that were prepared beside the loop.";
@@ -206,6 +226,23 @@ static const row rows[N_ID] = {
     [G_MASK_HIT] = CL("gyre:grammar_masks_total", MASKS, "source", "cache"),
     [G_MASK_MISS] = CL("gyre:grammar_masks_total", MASKS, "source", "computed"),
     [G_LOG_DROPPED] = C("gyre:log_lines_dropped_total", "Lines of the access log that could not be written."),
+    [G_PD_READY] = GL("gyre:pd_workers", PD_WORKERS, "state", "ready"),
+    [G_PD_AWAY] = GL("gyre:pd_workers", PD_WORKERS, "state", "away"),
+    [G_PD_RESERVING] = GL("gyre:pd_requests", PD_REQUESTS, "phase", "reserve"),
+    [G_PD_PREFILL] = GL("gyre:pd_requests", PD_REQUESTS, "phase", "prefill"),
+    [G_PD_DECODE] = GL("gyre:pd_requests", PD_REQUESTS, "phase", "decode"),
+    [G_PD_CROSSED] = CL("gyre:pd_prompts_total", PD_PROMPTS, "prefill", "remote"),
+    [G_PD_LOCAL] = CL("gyre:pd_prompts_total", PD_PROMPTS, "prefill", "local"),
+    [G_PD_RETRIES] = C("gyre:pd_retries_total", "Requests that were begun again after a worker or a transfer failed."),
+    [G_PD_DEATHS] = C("gyre:pd_worker_deaths_total", "Workers that died."),
+    [G_PD_BYTES] = C("gyre:pd_transfer_bytes_total", "KV and hidden states that moved between workers."),
+    [G_PD_OPS] = C("gyre:pd_transfers_total", "Pieces that they moved in."),
+    [G_PD_DESCRIPTORS] = C("gyre:pd_transfer_descriptors_total", "Copies that these consisted of."),
+    [G_PD_FAILED] = C("gyre:pd_transfers_failed_total", "Pieces that did not arrive."),
+    [G_PD_INFLIGHT] = G("gyre:pd_transfer_inflight_bytes", "Under way when the workers last told."),
+    [G_PD_SECONDS] = C("gyre:pd_transfer_seconds_total", "From the first piece of a prompt to its last, summed."),
+    [G_PD_OVERLAP_SECONDS] = C("gyre:pd_overlap_seconds_total", "Of it, while the prompt was still computed."),
+    [G_PD_OVERLAP_BYTES] = C("gyre:pd_overlap_bytes_total", "Bytes that arrived meanwhile."),
     [G_LANE_JOBS] = GL("gyre:work_jobs", JOBS, "lane", "quick"),
     [G_LANE_JOBS + 1] = GL("gyre:work_jobs", JOBS, "lane", "slow"),
     [G_LANE_BYTES] = GL("gyre:work_bytes", JOB_BYTES, "lane", "quick"),
@@ -485,6 +522,26 @@ static void set_counters(gy_oai_metrics *m, const gyre_stats *s) {
     gy_metric_set(m->s[G_MASK_MISS], (double)s->grammar_mask_miss);
 }
 
+static void set_workers(gy_oai_metrics *m, const gyre_worker_stats *w) {
+    gy_metric_set(m->s[G_PD_READY], w->n_ready);
+    gy_metric_set(m->s[G_PD_AWAY], w->n_worker - w->n_ready);
+    gy_metric_set(m->s[G_PD_RESERVING], w->n_reserving);
+    gy_metric_set(m->s[G_PD_PREFILL], w->n_prefill);
+    gy_metric_set(m->s[G_PD_DECODE], w->n_decode);
+    gy_metric_set(m->s[G_PD_CROSSED], (double)w->n_crossed);
+    gy_metric_set(m->s[G_PD_LOCAL], (double)w->n_local);
+    gy_metric_set(m->s[G_PD_RETRIES], (double)w->n_retry);
+    gy_metric_set(m->s[G_PD_DEATHS], (double)w->n_death);
+    gy_metric_set(m->s[G_PD_BYTES], (double)w->xfer_bytes);
+    gy_metric_set(m->s[G_PD_OPS], (double)w->xfer_ops);
+    gy_metric_set(m->s[G_PD_DESCRIPTORS], (double)w->xfer_descriptors);
+    gy_metric_set(m->s[G_PD_FAILED], (double)w->xfer_failed);
+    gy_metric_set(m->s[G_PD_INFLIGHT], (double)w->xfer_inflight_bytes);
+    gy_metric_set(m->s[G_PD_SECONDS], seconds(w->xfer_ns));
+    gy_metric_set(m->s[G_PD_OVERLAP_SECONDS], seconds(w->overlap_ns));
+    gy_metric_set(m->s[G_PD_OVERLAP_BYTES], (double)w->overlap_bytes);
+}
+
 static void observe_steps(gy_oai_metrics *m, const gyre_stats *s) {
     const gyre_stats *l = &m->last;
     int64_t steps = s->n_step - l->n_step, passes = s->n_pass - l->n_pass;
@@ -501,6 +558,7 @@ static void observe_steps(gy_oai_metrics *m, const gyre_stats *s) {
 void gy_oai_metrics_stats(gy_oai_metrics *m, const gyre_stats *s) {
     set_gauges(m, s);
     set_counters(m, s);
+    set_workers(m, &s->worker);
     set_tables(m, s);
     observe_steps(m, s);
     m->last = *s;

@@ -240,6 +240,34 @@ def test_clients_leave_while_they_are_prepared(chat):
     assert chat.post(CHAT, slow(0))["choices"]
 
 
+def test_what_nobody_waits_for_is_not_prepared(chat):
+    def busy():
+        return chat.metric("gyre:work_seconds_total")
+
+    before = busy()
+    chat.post(CHAT, slow(1500))
+    one = busy() - before
+    before, told = busy(), chat.metric("http_requests_total")
+    socks = [chat.raw_post(CHAT, slow(1500)) for _ in range(20)]
+    for sock in socks:
+        sock.close()
+    eventually(lambda: chat.metric("http_requests_total") >= told + 20 and jobs(chat) == 0, 60)
+    assert busy() - before < 10 * one  # the one that runs, and what ended before they left
+
+
+def test_who_leaves_takes_all_prompts_along(chat):
+    def aborted():
+        text = chat.ask("GET", "/metrics")[2].decode()
+        return sum(float(n) for n in re.findall(r'^vllm:request_success_total\{[^}]*"abort"\} (\S+)', text, re.M))
+
+    before = aborted()
+    sock = chat.raw_post(C, {"prompt": ["a", "b", "c"], "n": 2, "max_tokens": 450, "ignore_eos": True})
+    eventually(lambda: chat.metric("vllm:num_requests_running") == 6)
+    sock.close()
+    eventually(lambda: chat.metric("vllm:num_requests_running") == 0)
+    assert aborted() == before + 6
+
+
 def test_answers_keep_the_order_of_a_connection(chat):
     def text(path, body):
         data = json.dumps(body)

@@ -123,7 +123,7 @@ static int worker_main(const char *how, const char *role_text) {
         say(c, &f);
         return 3;
     }
-    if (!strcmp(how, "exit")) return 7;
+    if (!strcmp(how, "exit")) _exit(7); /* a sanitizer would look for leaks first */
     if (!strcmp(how, "fatal")) {
         f.text = "model: not a model";
         f.n_text = (int32_t)strlen(f.text);

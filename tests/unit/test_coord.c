@@ -3,6 +3,8 @@
  */
 #include "coord_test.h"
 
+static const int64_t second = 1000000000;
+
 static void reserved(world *w, int32_t d, char try) {
     gy_msg m = of(w, GY_MSG_RESERVED, try);
     static const int32_t ids[3] = {7, 8, 9};
@@ -731,6 +733,29 @@ static void not_now_is_no_failure(void **state) {
     close_world(&w);
 }
 
+static void three_tries_exist_at_once(void **state) {
+    (void)state;
+    WORLD(w, P, D);
+    submit(&w, (ask){0});
+    for (char t = 'a'; t <= 'c'; t++, w.now += second / 2) {
+        assert_int_equal(turn(&w), GY_OK);
+        reserved(&w, 1, t);
+        said(&w, 0, sentence(of(&w, GY_MSG_REJECTED, t), GY_AGAIN, "queue"));
+    }
+    w.log[0] = '\0';
+    assert_int_equal(turn(&w), GY_AGAIN); /* D has not let go of any */
+    assert_int_equal(stats_of(&w).n_cleanup, 3);
+    say(&w, 1, GY_MSG_RELEASED, 'b');
+    assert_int_equal(turn(&w), GY_OK);
+    expect_log(&w, "1<reserve d");
+    say(&w, 1, GY_MSG_RELEASED, 'a');
+    say(&w, 1, GY_MSG_RELEASED, 'c');
+    cancel(&w, 0);
+    expect_log(&w, "1<cancel d  r0.0=cancelled/0");
+    said(&w, 1, sentence(of(&w, GY_MSG_REJECTED, 'd'), GY_E_LIMIT, "crossed the cancel"));
+    close_world(&w);
+}
+
 static void room_that_comes_back_ends_not_now(void **state) {
     (void)state;
     WORLD(w, D);
@@ -805,8 +830,6 @@ static void a_replay_is_told_once(void **state) {
 
 /* ---- deadlines
  * ---------------------------------------------------------------------------------------------------------- */
-
-static const int64_t second = 1000000000;
 
 static int64_t next_of(world *w) {
     int64_t next_ns;
@@ -1089,6 +1112,21 @@ static void outputs_must_be_whole(void **state) {
         die(&w, 0);
         die(&w, 1);
         expect_log(&w, "0<cancel a  1<cancel a  r0.0=cancelled/0  1<gone 1");
+        close_world(&w);
+    }
+}
+
+static void counts_must_be_possible(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        WORLD(w, P, D);
+        submit(&w, (ask){.n_prompt = 40});
+        to_reserving(&w);
+        if (i > 1) reserved(&w, 1, 'a');
+        gy_msg m = of(&w, i > 1 ? GY_MSG_PREFILLED : GY_MSG_RESERVED, 'a');
+        m.tables.n_have = m.sent.n_computed = i % 2 ? 41 : -1;
+        refused(&w, i > 1 ? 0 : 1, m, GY_E_FORMAT, i % 2 ? "found 41" : "found -1");
+        end_all(&w, 1);
         close_world(&w);
     }
 }
@@ -1579,6 +1617,7 @@ int main(void) {
         cmocka_unit_test(what_another_worker_may_not_have_is_tried_again),
         cmocka_unit_test(rejected_by_d_while_p_writes),
         cmocka_unit_test(not_now_is_no_failure),
+        cmocka_unit_test(three_tries_exist_at_once),
         cmocka_unit_test(room_that_comes_back_ends_not_now),
         cmocka_unit_test(an_error_of_the_worker_is_tried_again),
         cmocka_unit_test(a_replay_is_told_once),
@@ -1592,6 +1631,7 @@ int main(void) {
         cmocka_unit_test(messages_of_the_other_direction_are_refused),
         cmocka_unit_test(what_no_honest_worker_says),
         cmocka_unit_test(outputs_must_be_whole),
+        cmocka_unit_test(counts_must_be_possible),
         cmocka_unit_test(a_fatal_worker_gets_nothing_new),
         cmocka_unit_test(unknown_tids_are_counted),
         cmocka_unit_test(everyone_is_told_of_those_he_writes_to),

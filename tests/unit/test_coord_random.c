@@ -773,6 +773,135 @@ static void sequences_end_well(void **state) {
     assert_int_equal(m.live_bytes[GY_MEM_PD], 0);
 }
 
+/* ---- workers that say anything ----------------------------------------------------------------------------------- */
+
+typedef struct liars {
+    sim s; /* of it: the random numbers, the clock, the coordinator */
+    gy_tid tid[16];
+    int n_tid;
+    int32_t n_choice, n_finish;
+    uint64_t epoch;
+} liars;
+
+static void lie_send(void *user, int32_t i, const gy_msg *m) {
+    liars *l = user;
+    (void)i;
+    if (m->kind == GY_MSG_RESERVE || m->kind == GY_MSG_LOCAL) l->tid[l->n_tid++ % 16] = m->tid;
+}
+
+static int lie_random(void *user, void *bytes, size_t n) {
+    return on_random(&((liars *)user)->s, bytes, n);
+}
+
+static gy_verdict lie_token(void *arg, const gy_token_event *ev) {
+    liars *l = arg;
+    if (ev->index >= 4) wrong(&l->s, "output %d of at most 4", ev->index);
+    if (chance(&l->s, 10)) gy_coord_cancel(l->s.c, (int32_t)draw(&l->s, 20));
+    return chance(&l->s, 10) ? GY_STOP : GY_CONTINUE;
+}
+
+static void lie_finish(void *arg, const gy_finish_event *ev) {
+    (void)ev;
+    ((liars *)arg)->n_finish++;
+}
+
+static void lie_submit(liars *l) {
+    static const int32_t prompt[100];
+    gy_msg_request q = {.grammar_kind = -1};
+    q.r = (gy_request){.prompt = prompt,
+                       .n_prompt = 1 + (int32_t)draw(&l->s, 100),
+                       .max_tokens = 4,
+                       .n = 1 + (int32_t)draw(&l->s, MAX_N),
+                       .prompt_logprobs = chance(&l->s, 20) ? 0 : -1,
+                       .on_token = lie_token,
+                       .on_finish = lie_finish,
+                       .arg = l};
+    gy_coord_request r = {.q = &q, .can_cross = chance(&l->s, 80)};
+    gy_err err;
+    int32_t id;
+    if (gy_coord_submit(l->s.c, &r, l->s.now, &err, &id) == GY_OK) l->n_choice += q.r.n;
+}
+
+static int32_t any_number(sim *s) {
+    static const int32_t odd[] = {-1, INT32_MIN, INT32_MAX, 4, 128, GY_E_PEER, GY_E_LIMIT, GY_AGAIN};
+    return chance(s, 80) ? (int32_t)draw(s, 3) : odd[draw(s, 8)];
+}
+
+static void lie(liars *l) {
+    sim *s = &l->s;
+    int32_t i = (int32_t)draw(s, 3);
+    worker w = {.role = i == 0 ? 1 : i + 1};
+    word x = {.kind = (gy_msg_kind)(1 + draw(s, 12)), .choice = any_number(s), .index = any_number(s)};
+    x.reason = (int32_t)draw(s, 4);
+    x.status = any_number(s);
+    x.tid = l->n_tid ? l->tid[draw(s, (uint32_t)(l->n_tid < 16 ? l->n_tid : 16))] : (gy_tid){1, 2};
+    x.peer = x.kind == GY_MSG_READY ? ++l->epoch : 1 + draw(s, (uint32_t)l->epoch + 1);
+    if (x.kind == GY_MSG_FATAL && chance(s, 90)) x.kind = GY_MSG_ACTIVE;
+    gy_msg m = message_of(s, &w, &x);
+    m.tables.n_have = any_number(s);
+    m.sent.n_computed = any_number(s);
+    gy_err err = {0};
+    if (gy_coord_message(s->c, i, &m, s->now, &err) < 0) {
+        if (!err.msg[0]) wrong(s, "refused without a sentence");
+        gy_coord_dead(s->c, i, s->now);
+    }
+}
+
+static void lie_ready(liars *l, int32_t i) {
+    worker w = {.role = i == 0 ? 1 : i + 1};
+    word x = {.kind = GY_MSG_READY, .peer = ++l->epoch};
+    gy_msg m = message_of(&l->s, &w, &x);
+    gy_coord_message(l->s.c, i, &m, l->s.now, NULL);
+    for (uint64_t e = 1; e <= l->epoch; e++) { /* whoever was asked */
+        gy_msg c = {.kind = GY_MSG_CONNECTED, .peer = e};
+        if (gy_coord_n_ready(l->s.c, GY_PD_PREFILL)) gy_coord_message(l->s.c, 0, &c, l->s.now, NULL);
+    }
+}
+
+static void lie_step(liars *l) {
+    sim *s = &l->s;
+    uint32_t what = draw(s, 100);
+    s->now += (int64_t)draw(s, 20) * ms;
+    if (what < 10) lie_submit(l);
+    if (what >= 10 && what < 15) gy_coord_cancel(s->c, (int32_t)draw(s, 20));
+    if (what >= 15 && what < 30) lie_ready(l, (int32_t)draw(s, 3));
+    if (what >= 30 && what < 70) gy_coord_turn(s->c, s->now, &s->next_ns);
+    if (what >= 70) lie(l);
+    char why[256];
+    if (!gy_coord_is_valid(s->c, why, sizeof why)) wrong(s, "books: %s", why);
+}
+
+static void lies_end(liars *l) {
+    sim *s = &l->s;
+    for (int32_t i = 0; i < 3; i++) gy_coord_dead(s->c, i, s->now);
+    for (int32_t id = 0; id < l->n_choice; id++) gy_coord_cancel(s->c, id);
+    gy_coord_turn(s->c, s->now, &s->next_ns);
+    if (gy_coord_turn(s->c, s->now, &s->next_ns) != GY_DONE) wrong(s, "something is left");
+    if (l->n_finish != l->n_choice) wrong(s, "%d finish events for %d choices", l->n_finish, l->n_choice);
+    gy_coord_destroy(s->c);
+}
+
+static void whatever_is_said_the_books_are_right(void **state) {
+    (void)state;
+    static liars l;
+    gy_err err;
+    for (uint64_t seed = 1; seed <= N_SEED / 4; seed++) {
+        memset(&l, 0, sizeof l);
+        l.s.rng = seed;
+        gy_coord_opts o;
+        gy_coord_opts_default(&o);
+        o.n_worker = 3;
+        for (int i = 0; i < 3; i++) o.role[i] = i == 0 ? 1 : i + 1;
+        o.user = &l;
+        o.send = lie_send;
+        o.random = lie_random;
+        assert_int_equal(gy_coord_create(&o, &err, &l.s.c), GY_OK);
+        for (int i = 0; i < 300 && !l.s.why[0]; i++) lie_step(&l);
+        if (!l.s.why[0]) lies_end(&l);
+        if (l.s.why[0]) fail_msg("seed %llu: %s", (unsigned long long)seed, l.s.why);
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) {
         int64_t total[N_SEEN] = {0};
@@ -786,6 +915,7 @@ int main(int argc, char **argv) {
         printf("%d of %llu went wrong\n", n_bad, (unsigned long long)count);
         return n_bad != 0;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sequences_end_well)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sequences_end_well),
+                                       cmocka_unit_test(whatever_is_said_the_books_are_right)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

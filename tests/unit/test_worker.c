@@ -11,6 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* libucm's hooks call pthread functions in threads that ThreadSanitizer does not know yet, and crash there. And what
+ * has one thread is nothing to it. */
+#ifdef __SANITIZE_THREAD__
+enum { HAS_UCX = 0 };
+static const char *const filter = "test_threads";
+#else
+enum { HAS_UCX = 1 };
+static const char *const filter = "*";
+#endif
+
 #ifdef GY_SANITIZED
 enum { MAX_CALL = 10, N_SEED = 3 };
 #else
@@ -51,6 +61,7 @@ static void expect_same(const char *what) {
 }
 
 static void run_once(const rig_setup *s, const char *what, uint64_t seed) {
+    if (s->kind == GY_XFER_UCX && !HAS_UCX) return;
     rig_open(&sc.g, s, &sc.s, sc.env.m, seed);
     add_calls();
     rig_run(&sc.g);
@@ -913,9 +924,12 @@ static void run_threads(gy_xfer_kind kind) {
 static void test_threads(void **state) {
     (void)state;
     run_threads(GY_XFER_LOOPBACK);
+    if (HAS_UCX) run_threads(GY_XFER_UCX);
 }
 
-int main(void) {
+/* An argument: the tests whose names match it. */
+int main(int argc, char **argv) {
+    cmocka_set_test_filter(argc > 1 ? argv[1] : filter);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_loopback),
         cmocka_unit_test(test_ucx),

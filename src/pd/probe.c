@@ -193,8 +193,9 @@ static int by_value(const void *a, const void *b) {
 }
 
 static double median(int64_t *ns, int n) {
+    int middle = n / 2;
     qsort(ns, (size_t)n, sizeof *ns, by_value);
-    return (double)ns[n / 2];
+    return (double)ns[middle];
 }
 
 static gy_status time_puts(end *e, gy_xfer_peer *peer, const gy_probe_opts *o, gy_err *err, gy_probe_result *r) {

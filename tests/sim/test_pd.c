@@ -15,7 +15,7 @@
 #include <string.h>
 
 #ifdef GY_SANITIZED
-enum { N_RUN = 400 };
+enum { N_RUN = 1500 };
 #else
 enum { N_RUN = 10000 };
 #endif
@@ -47,7 +47,7 @@ typedef struct run {
     int64_t now;
     asker u[MAX_USER];
     int n_user, tick;
-    uint32_t net_every; /* ticks for each event of the net */
+    uint32_t net_every;            /* ticks for each event of the net */
     int n_trouble, still[RIG_MAX]; /* still: ticks for which a worker stands still */
     int reap[RIG_MAX];             /* ticks until a dead worker is reaped, then until the next one is there; 0: lives */
     int is_reaped[RIG_MAX];
@@ -162,7 +162,7 @@ static void open_run(const model *m, uint64_t seed) {
     int spread = below(2) ? 300 : 3000; /* ticks within which they come */
     for (int i = 0; i < r.n_user; i++) {
         asker *u = &r.u[i];
-        *u = (asker){.pick = pick(m), .id = -1, .at = (int)below((uint32_t)spread)};
+        *u = (asker){.pick = pick(m), .id = -1, .at = (int)(below(4) ? 200 : 0) + (int)below((uint32_t)spread)};
         u->gives_up = below(3) == 0;
         u->has_deadline = below(12) == 0;
     }

@@ -77,8 +77,9 @@ static const char *bad_surroundings(void) {
     sigset_t mask;
     if (n_descriptors() != 4) return "descriptors";
     if (getenv("UCX_TLS") || getenv("SECRET")) return "environment";
-    if (!getenv("UCX_HANDLE_ERRORS") || strcmp(getenv("UCX_HANDLE_ERRORS"), "none") != 0) return "UCX_HANDLE_ERRORS";
-    if (!getenv("PATH") || strcmp(getenv("PATH"), "/bin:/usr/bin") != 0) return "PATH";
+    const char *errors = getenv("UCX_HANDLE_ERRORS"), *path = getenv("PATH");
+    if (!errors || strcmp(errors, "none") != 0) return "UCX_HANDLE_ERRORS";
+    if (!path || strcmp(path, "/bin:/usr/bin") != 0) return "PATH";
     prctl(PR_GET_PDEATHSIG, &sig);
     if (sig != SIGKILL) return "PDEATHSIG";
     if (getpgrp() != getpid()) return "process group";

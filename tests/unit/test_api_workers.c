@@ -1,0 +1,243 @@
+/* gyre.h over worker processes, which are this program itself. What comes out is compared with an engine in this
+ * process; who dies and what is left behind: test_host.c, tests/e2e/test_pd.py.
+ */
+#include "base_test.h"
+
+#include "base/clock.h"
+#include "cli/cli.h"
+#include "gyre.h"
+
+#include <poll.h>
+#include <stdlib.h>
+
+#define MODEL GY_SOURCE_DIR "/tests/golden/models/ouro-tiny"
+
+static gyre_options opts(int32_t prefill, int32_t decode) {
+    gyre_options o;
+    gyre_options_default(&o, sizeof o);
+    assert_int_equal(o.prefill + o.decode + o.hybrid, 0);
+    assert_int_equal(o.worker_start_ms, 300000);
+    assert_int_equal(o.transfer_chunk_bytes, 256 << 20);
+    assert_int_equal(o.transfer_inflight_bytes, (size_t)2 << 30);
+    assert_int_equal(o.transfer_descriptors, 256);
+    o.prefill = prefill;
+    o.decode = decode;
+    o.kv_blocks = 400;
+    o.max_len = 200;
+    return o;
+}
+
+static gyre *open_with(const gyre_options *o) {
+    gyre *g = NULL;
+    gyre_err err = {0};
+    if (gyre_open(MODEL, o, &err, &g) < 0) fail_msg("%s", err.msg);
+    return g;
+}
+
+typedef struct answer {
+    int32_t n, id[64], loops[64];
+    int n_finish;
+    gyre_finish fin;
+    char message[200];
+    gyre *g;
+    int32_t cancel_at;
+} answer;
+
+static void on_event(void *user, const gyre_event *ev) {
+    answer *a = user;
+    if (ev->kind == GYRE_EVENT_TOKEN) {
+        assert_int_equal(ev->index, a->n);
+        a->id[a->n] = ev->id;
+        a->loops[a->n++] = ev->loops;
+        if (a->cancel_at == a->n) gyre_cancel(a->g, ev->request);
+    }
+    if (ev->kind != GYRE_EVENT_FINISH) return;
+    a->n_finish++;
+    a->fin = *ev->finish;
+    snprintf(a->message, sizeof a->message, "%.190s", ev->finish->message ? ev->finish->message : "");
+}
+
+static gyre_request request(answer *a, const int32_t *prompt, int32_t n_prompt, int32_t max_tokens) {
+    gyre_request r;
+    gyre_request_default(&r, sizeof r);
+    r.prompt_ids = prompt;
+    r.n_prompt_ids = n_prompt;
+    r.max_tokens = max_tokens;
+    r.ignore_eos = 1;
+    r.on_event = a ? on_event : NULL;
+    r.user = a;
+    return r;
+}
+
+static uint64_t submit(gyre *g, const gyre_request *r) {
+    gyre_err err = {0};
+    uint64_t id = 0;
+    if (gyre_submit(g, r, &err, &id) != GYRE_OK) fail_msg("%s", err.msg);
+    return id;
+}
+
+static void step_all(gyre *g) {
+    gyre_err err = {0};
+    gyre_status st;
+    int64_t end = gy_clock_ns() + 30000000000;
+    while ((st = gyre_step(g, &err)) == GYRE_OK && gy_clock_ns() < end) {
+    }
+    if (st != GYRE_DONE) fail_msg("step: %d %s", (int)st, err.msg);
+}
+
+enum { N = 12 };
+
+static void ask_all(gyre *g, answer a[N]) {
+    int32_t prompt[80];
+    memset(a, 0, N * sizeof *a);
+    for (int32_t i = 0; i < 80; i++) prompt[i] = (i * 37 + 11) % 300;
+    for (int32_t k = 0; k < N; k++) {
+        gyre_request r = request(&a[k], prompt + k, 1 + 6 * k, 5 + k);
+        r.temperature = k % 2 ? 0.9f : 0;
+        r.has_seed = 1;
+        r.seed = (uint64_t)k;
+        submit(g, &r);
+    }
+}
+
+static void assert_same(const answer *a, const answer *b) {
+    for (int k = 0; k < N; k++) {
+        if (b[k].fin.reason != GYRE_FINISH_LENGTH) fail_msg("%d: %s", k, b[k].message);
+        assert_int_equal(b[k].n_finish, 1);
+        assert_int_equal(a[k].n, b[k].n);
+        assert_memory_equal(a[k].id, b[k].id, (size_t)a[k].n * sizeof(int32_t));
+        assert_memory_equal(a[k].loops, b[k].loops, (size_t)a[k].n * sizeof(int32_t));
+        assert_int_equal(a[k].fin.n_prompt, b[k].fin.n_prompt);
+        assert_int_equal(a[k].fin.seed, b[k].fin.seed);
+        assert_true(b[k].fin.submit_ns <= b[k].fin.first_token_ns);
+        assert_true(b[k].fin.first_token_ns <= b[k].fin.finish_ns);
+    }
+}
+
+static void says_the_same(void **state) {
+    (void)state;
+    static answer here[N], there[N];
+    gyre_options o = opts(0, 0);
+    gyre *g = open_with(&o);
+    ask_all(g, here);
+    step_all(g);
+    gyre_info info = *gyre_get_info(g);
+    gyre_close(g);
+
+    o = opts(1, 2);
+    g = open_with(&o);
+    const gyre_info *w = gyre_get_info(g);
+    assert_string_equal(w->backend, info.backend);
+    assert_string_equal(w->dtype, info.dtype);
+    assert_int_equal(w->kv_tokens, info.kv_tokens);
+    assert_int_equal(w->kv_bytes, info.kv_bytes);
+    assert_int_equal(w->max_len, info.max_len);
+    ask_all(g, there); /* by hand */
+    step_all(g);
+    assert_same(here, there);
+    gyre_err err = {0};
+    assert_int_equal(gyre_start(g, &err), GYRE_OK); /* and by its own thread */
+    ask_all(g, there);
+    for (int k = 0; k < N; k++)
+        while (!*(volatile int *)&there[k].n_finish) poll(NULL, 0, 1);
+    assert_int_equal(gyre_stop(g, &err), GYRE_OK);
+    assert_same(here, there);
+
+    gyre_stats s;
+    gyre_get_stats(g, &s, sizeof s);
+    assert_int_equal(s.worker.n_worker, 3);
+    assert_int_equal(s.worker.n_ready, 3);
+    assert_int_equal(s.worker.n_crossed, 2 * N);
+    assert_int_equal(s.worker.n_local + s.worker.n_retry + s.worker.n_death + s.worker.xfer_failed, 0);
+    assert_true(s.worker.xfer_bytes > 0 && s.worker.xfer_ops >= 2 * N);
+    assert_int_equal(s.n_request, 2 * N);
+    assert_int_equal(s.n_finish[GYRE_FINISH_LENGTH], 2 * N);
+    assert_int_equal(s.n_output_tok, 2 * (5 * N + N * (N - 1) / 2));
+    assert_int_equal(s.n_loop_sum, 4 * s.n_output_tok);
+    assert_int_equal(s.n_waiting + s.n_running, 0);
+    gyre_close(g);
+}
+
+static void checks_and_cancels(void **state) {
+    (void)state;
+    static const int32_t prompt[] = {3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19};
+    gyre_options o = opts(1, 1);
+    o.local_prefill_below = 10;
+    gyre *g = open_with(&o);
+    gyre_err err = {0};
+    uint64_t id;
+    answer a = {.g = g, .cancel_at = 3}, b = {0}, c = {0};
+    gyre_request r = request(&a, prompt, 17, 60);
+    r.exit = "gate"; /* refused before anything is sent, in the engine's words */
+    r.exit_threshold = 0.5;
+    r.max_loops = 9;
+    assert_int_equal(gyre_submit(g, &r, &err, &id), GYRE_E_ARG);
+    assert_non_null(strstr(err.msg, "max_loops"));
+    r = request(&a, prompt, 17, 500);
+    assert_int_equal(gyre_submit(g, &r, &err, &id), GYRE_E_LIMIT);
+    assert_non_null(strstr(err.msg, "expected at most 200 (context)"));
+    r.max_tokens = 60;
+    submit(g, &r);
+    r = request(&b, prompt, 5, 20);
+    submit(g, &r);
+    r = request(&c, prompt, 17, 50);
+    gyre_cancel(g, submit(g, &r)); /* before it has begun */
+    step_all(g);
+    assert_int_equal(a.fin.reason, GYRE_FINISH_CANCELLED);
+    assert_in_range(a.n, 3, 59);
+    assert_int_equal(b.fin.reason, GYRE_FINISH_LENGTH);
+    assert_int_equal(c.fin.reason, GYRE_FINISH_CANCELLED);
+    assert_int_equal(c.n, 0);
+    gyre_stats s;
+    gyre_get_stats(g, &s, sizeof s);
+    assert_int_equal(s.worker.n_local, 1);
+    r = request(NULL, prompt, 17, 100); /* polled, and never finished */
+    for (int i = 0; i < 5; i++) submit(g, &r);
+    for (int i = 0; i < 20; i++) gyre_step(g, &err);
+    int64_t t = gy_clock_ns();
+    gyre_close(g);
+    assert_true(gy_clock_ns() - t < 2500000000); /* SIGTERM, not what comes 3 s later */
+}
+
+static void wrong_options(void **state) {
+    (void)state;
+    static const struct {
+        int32_t prefill, decode, hybrid;
+        const char *says;
+    } cases[] = {
+        {1, 0, 0, "decode: found no such worker"},     {0, 2, 0, "prefill: found no such worker"},
+        {-1, 1, 0, "prefill: found -1 workers"},       {1, 64, 0, "decode: found 64 workers, expected 0 to 63"},
+        {30, 30, 30, "found 90 workers, expected at"}, {0, 0, -2, "hybrid: found -2 workers"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        gyre_options o = opts(cases[i].prefill, cases[i].decode);
+        gyre_err err = {0};
+        gyre *g = NULL;
+        o.hybrid = cases[i].hybrid;
+        assert_int_equal(gyre_open(MODEL, &o, &err, &g), GYRE_E_ARG);
+        if (!strstr(err.msg, cases[i].says)) fail_msg("%zu: %s", i, err.msg);
+    }
+    gyre_options o = opts(1, 1);
+    gyre_err err = {0};
+    gyre *g = NULL;
+    o.worker_program = "/nowhere/gyre";
+    assert_int_equal(gyre_open(MODEL, &o, &err, &g), GYRE_E_PEER);
+    assert_non_null(strstr(err.msg, "/nowhere/gyre: cannot be run"));
+    o.worker_program = "/bin/false"; /* some other program */
+    assert_int_equal(gyre_open(MODEL, &o, &err, &g), GYRE_E_PEER);
+    assert_non_null(strstr(err.msg, "it ended with exit code 1"));
+    o = opts(1, 1);
+    o.transfer_inflight_bytes = 5;
+    assert_int_equal(gyre_open(MODEL, &o, &err, &g), GYRE_E_ARG);
+    o = opts(1, 1);
+    o.worker_args = (const char *const[]){"--no-such-option", NULL};
+    assert_int_equal(gyre_open(MODEL, &o, &err, &g), GYRE_E_PEER);
+    assert_non_null(strstr(err.msg, "it ended with exit code 2"));
+    assert_null(g);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "worker")) return gy_cli_main(argc, argv);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(says_the_same), cmocka_unit_test(checks_and_cancels),
+                                       cmocka_unit_test(wrong_options)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

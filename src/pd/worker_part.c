@@ -4,7 +4,7 @@
 #include <string.h>
 
 static const void *keep(gy_carve *c, const void *p, int32_t n, size_t elem) {
-    if (n <= 0) return NULL;
+    if (n <= 0 || !p) return NULL;
     void *to = gy_carve_take(c, (size_t)n, elem);
     return to ? memcpy(to, p, (size_t)n * elem) : NULL;
 }

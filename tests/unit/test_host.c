@@ -123,14 +123,14 @@ static int worker_main(const char *how, const char *role_text) {
         f.text = bad_surroundings();
         f.n_text = (int32_t)strlen(f.text);
         say(c, &f);
-        return 3;
+        _exit(3);
     }
     if (!strcmp(how, "exit")) _exit(7); /* a sanitizer would look for leaks first */
     if (!strcmp(how, "fatal")) {
         f.text = "model: not a model";
         f.n_text = (int32_t)strlen(f.text);
         say(c, &f);
-        return 1;
+        _exit(1);
     }
     if (!strcmp(how, "silent")) pause();
     if (!strcmp(how, "garbage")) {

@@ -184,24 +184,25 @@ static void need_of(const gy_engine *e, const gy_request *r, int64_t need[GY_KV_
     }
 }
 
-static gy_status claim_token(gy_engine *e, int32_t seq, int32_t pos) {
-    int32_t slot, n_loop = e->m->d.n_loop;
-    for (int32_t d = 0; d < n_loop; d++)
-        if (gy_kv_claim(e->kv, GY_KV_CORE, seq, d, pos, &slot) != GY_OK) return GY_AGAIN;
-    gy_kv_exit(e->kv, seq, pos, n_loop - 1);
-    if (!gy_desc_boundary_layers(&e->m->d)) return GY_OK;
-    return gy_kv_claim(e->kv, GY_KV_BOUNDARY, seq, 0, pos, &slot);
+static gy_status claim_plane(gy_engine *e, gy_kv_group g, int32_t seq, int32_t depth, int32_t from, int32_t to) {
+    int32_t slot;
+    for (int32_t pos = from; pos < to; pos++)
+        if (gy_kv_claim(e->kv, g, seq, depth, pos, &slot) != GY_OK) return GY_AGAIN;
+    return GY_OK;
 }
 
+/* Plane by plane: blocks that are taken one after another lie beside each other, and become one copy. */
 static gy_status claim_prompt(gy_engine *e, const gy_request *r, int32_t seq, int32_t *n_have_out) {
     gy_prefix_cursor cursor = {0};
     gy_prefix_space sp = space_of(e, r);
-    int32_t n = 0;
+    int32_t n = 0, n_loop = e->m->d.n_loop;
     if (looks_up(e, r)) n = gy_prefix_attach(e->kv, &sp, r->prompt, r->n_prompt - 1, seq, &cursor);
     *n_have_out = n;
-    for (; n < r->n_prompt; n++)
-        if (claim_token(e, seq, n) != GY_OK) return GY_AGAIN;
-    return GY_OK;
+    for (int32_t d = 0; d < n_loop; d++)
+        if (claim_plane(e, GY_KV_CORE, seq, d, n, r->n_prompt) != GY_OK) return GY_AGAIN;
+    for (int32_t pos = n; pos < r->n_prompt; pos++) gy_kv_exit(e->kv, seq, pos, n_loop - 1);
+    if (!gy_desc_boundary_layers(&e->m->d)) return GY_OK;
+    return claim_plane(e, GY_KV_BOUNDARY, seq, 0, n, r->n_prompt);
 }
 
 static gy_status no_blocks(const gy_request *r, gy_err *err) {

@@ -26,11 +26,13 @@ gy_status gy_kv_seq_open(gy_kv *kv, int32_t max_tok, int32_t *seq_out) {
     return GY_OK;
 }
 
+/* Last first: the pool is a stack, so the next sequence gets them in the order in which this one did, and neighbours
+ * stay neighbours (what crosses between engines is copied in runs of them). */
 static void pool_release(kv_pool *p, int32_t seq, int parked) {
-    for (int32_t plane = 0; plane < p->n_plane; plane++) {
+    for (int32_t plane = p->n_plane - 1; plane >= 0; plane--) {
         int64_t i = kv_plane_index(p, seq, plane);
         const int32_t *log = kv_log(p, seq, plane);
-        for (int32_t k = 0; k < kv_blocks_of(p->len[i]); k++) {
+        for (int32_t k = kv_blocks_of(p->len[i]) - 1; k >= 0; k--) {
             if (parked)
                 gy_kv_park_put(p, log[k]);
             else

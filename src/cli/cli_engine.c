@@ -52,7 +52,7 @@ gy_status gy_cli_engine_opts(const gy_args *a, gy_err *err, gy_engine_opts *o) {
 }
 
 gy_status gy_cli_gyre_options(const gy_args *a, gy_err *err, gyre_options *o) {
-    gy_engine_opts e;
+    gy_engine_opts e = {0};
     GY_TRY(gy_cli_engine_opts(a, err, &e));
     gyre_options_default(o, sizeof *o);
     o->dtype = a->dtype < 0 ? "auto" : a->dtype ? "bf16" : "f32";

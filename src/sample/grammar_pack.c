@@ -262,6 +262,7 @@ gy_status gy_grammar_compile(gy_grammar_kind kind, const char *text, size_t len,
     gy_grammar *g = NULL;
     gy_status st = gy_g_pack(&b, &g);
     gy_gb_fini(&b);
+    GY_CHECK(st < 0 || g);
     if (st >= 0) st = keep_source(g, kind, text, len, err);
     if (st < 0)
         gy_grammar_put(g);

@@ -262,8 +262,8 @@ def test_disconnect_frees_in_two_steps():
             for sock in socks:
                 sock.close()
             eventually(lambda: snapshot(s)[1:3] == [192, 0])
-        # Two, and one that ended between two looks; more where this process was not run for a while.
-        assert sorted(steps)[len(steps) * 3 // 4] <= 3, steps
+        # Two at best; a look from outside takes longer than a step of this model, so the others show how long looks took.
+        assert sorted(steps)[0] <= 3 and sorted(steps)[len(steps) // 2] <= 6, steps
         assert sum(n >= 25 * LOOPS for n in freed) * 2 > len(freed), freed  # 400 tokens; less where others just took theirs, each 16 steps
         for sock in load:
             sock.close()

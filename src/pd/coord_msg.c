@@ -229,7 +229,7 @@ static gy_status dispatch(gy_coord *c, int32_t worker, const gy_msg *m, int64_t 
         w->is_lost = 1;
         return GY_OK;
     }
-    if (m->kind > GY_MSG_FATAL || m->kind < GY_MSG_READY)
+    if (m->kind > GY_MSG_LEAVING || m->kind < GY_MSG_READY)
         return gy_err_set(err, GY_E_FORMAT, "said %s, which only a coordinator says", gy_msg_name(m->kind));
     if (!w->is_ready) return gy_err_set(err, GY_E_FORMAT, "said %s before ready", gy_msg_name(m->kind));
     if (m->kind == GY_MSG_CONNECTED) return on_connected(c, w, m);

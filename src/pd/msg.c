@@ -286,6 +286,8 @@ static const struct {
     [GY_MSG_RELEASED] = {"released", HAS_TID},
     [GY_MSG_STATS] = {"stats", HAS_STATS},
     [GY_MSG_FATAL] = {"fatal", HAS_STATUS | HAS_TEXT},
+    [GY_MSG_PONG] = {"pong", 0},
+    [GY_MSG_LEAVING] = {"leaving", 0},
     [GY_MSG_CONNECT] = {"connect", HAS_PEER | HAS_BLOB},
     [GY_MSG_GONE] = {"gone", HAS_PEER},
     [GY_MSG_RESERVE] = {"reserve", HAS_TID | HAS_PEER | HAS_REQUEST},
@@ -294,6 +296,7 @@ static const struct {
     [GY_MSG_CANCEL] = {"cancel", HAS_TID},
     [GY_MSG_CANCEL_SAFE] = {"cancel_safe", HAS_TID},
     [GY_MSG_STOP] = {"stop", 0},
+    [GY_MSG_PING] = {"ping", 0},
 };
 
 static int is_known(unsigned kind) {

@@ -46,6 +46,8 @@ typedef enum gy_msg_kind {
     GY_MSG_RELEASED,  /* tid: the worker holds nothing of it any more */
     GY_MSG_STATS,     /* stats */
     GY_MSG_FATAL,     /* text; the worker ends */
+    GY_MSG_PONG,      /* answers a PING */
+    GY_MSG_LEAVING,   /* give it nothing new; STOP once nothing of it is left */
     /* coordinator -> worker */
     GY_MSG_CONNECT = 64, /* peer, blob */
     GY_MSG_GONE,         /* peer: its process is reaped, no writer of it exists */
@@ -54,7 +56,8 @@ typedef enum gy_msg_kind {
     GY_MSG_LOCAL,        /* tid, request: prompt and decode there */
     GY_MSG_CANCEL,       /* tid */
     GY_MSG_CANCEL_SAFE,  /* tid: no writer is left, pages may go */
-    GY_MSG_STOP          /* end once nothing is left */
+    GY_MSG_STOP,         /* end once nothing is left */
+    GY_MSG_PING          /* are you there: between hosts, where no process descriptor tells of a death */
 } gy_msg_kind;
 const char *gy_msg_name(gy_msg_kind k); /* "ready", ...; "unknown" */
 

@@ -196,6 +196,9 @@ gy_status gy_worker_message(gy_worker *w, const gy_msg *m, gy_err *err) {
     case GY_MSG_STOP:
         w->is_stopping = 1;
         return GY_OK;
+    case GY_MSG_PING:
+        gy_worker_say(w, GY_MSG_PONG, (gy_tid){0});
+        return GY_OK;
     default:
         return gy_err_set(err, GY_E_FORMAT, "message %s: a worker does not get it", gy_msg_name(m->kind));
     }

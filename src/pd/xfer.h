@@ -109,6 +109,13 @@ int gy_xfer_poll(gy_xfer *x);
 void gy_xfer_wait(gy_xfer *x, int timeout_ms);
 void gy_xfer_wake(gy_xfer *x); /* any thread; async-signal-safe */
 
+/* From now on nothing of what that writer sends is written here, and no note of it is given: when this returns GY_OK no
+ * byte of this process's regions changes by it any more. GY_AGAIN: some of its bytes are being taken in; ask again
+ * after a poll. Inside a host puts are stores of the other process, which only its end stops: there it is always GY_OK
+ * and means nothing (the control channel tells of the end). Between hosts over tcp it is what makes pages safe while
+ * the link to a living writer is cut. Kept for the life of x. */
+gy_status gy_xfer_forbid(gy_xfer *x, uint64_t epoch, gy_err *err);
+
 typedef struct gy_xfer_stats {
     int64_t n_op, n_desc, n_note, n_failed;
     int64_t bytes;

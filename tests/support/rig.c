@@ -117,7 +117,7 @@ int rig_said(rig *g, int i, gy_msg *m) {
     if (!next_frame(g, w)) return 0;
     gy_arena_reset(g->arena);
     if (gy_msg_decode(g->frame.data, g->frame.len, g->arena, &err, m) != GY_OK) die("decode", &err);
-    if (m->kind <= GY_MSG_FATAL) w->n_said[m->kind]++;
+    if (m->kind <= GY_MSG_LEAVING) w->n_said[m->kind]++;
     if (m->kind == GY_MSG_STATS) w->stats = m->stats;
     if (m->kind == GY_MSG_FATAL) die(m->text, NULL);
     if (m->kind == GY_MSG_CONNECTED && m->status < 0) die(m->text, NULL);

@@ -24,7 +24,7 @@ typedef struct rig_worker {
     int32_t n_blob;
     gy_pd_info info;
     gy_msg_stats stats;
-    int n_said[GY_MSG_FATAL + 1];
+    int n_said[GY_MSG_LEAVING + 1];
     const int64_t *clock; /* what it takes for the time; NULL: the real one */
     /* With threads: */
     pthread_mutex_t lock; /* of in and out */

@@ -11,11 +11,11 @@ static uint32_t draw(void) {
     return (uint32_t)(rng >> 33);
 }
 
-static const gy_msg_kind all[] = {GY_MSG_READY,     GY_MSG_CONNECTED, GY_MSG_RESERVED,    GY_MSG_REJECTED,
-                                  GY_MSG_PREFILLED, GY_MSG_ACTIVE,    GY_MSG_TOKEN,       GY_MSG_PROMPT,
-                                  GY_MSG_FINISH,    GY_MSG_RELEASED,  GY_MSG_STATS,       GY_MSG_FATAL,
-                                  GY_MSG_CONNECT,   GY_MSG_GONE,      GY_MSG_RESERVE,     GY_MSG_PREFILL,
-                                  GY_MSG_LOCAL,     GY_MSG_CANCEL,    GY_MSG_CANCEL_SAFE, GY_MSG_STOP};
+static const gy_msg_kind all[] = {
+    GY_MSG_READY, GY_MSG_CONNECTED, GY_MSG_RESERVED,    GY_MSG_REJECTED, GY_MSG_PREFILLED, GY_MSG_ACTIVE,
+    GY_MSG_TOKEN, GY_MSG_PROMPT,    GY_MSG_FINISH,      GY_MSG_RELEASED, GY_MSG_STATS,     GY_MSG_FATAL,
+    GY_MSG_PONG,  GY_MSG_LEAVING,   GY_MSG_CONNECT,     GY_MSG_GONE,     GY_MSG_RESERVE,   GY_MSG_PREFILL,
+    GY_MSG_LOCAL, GY_MSG_CANCEL,    GY_MSG_CANCEL_SAFE, GY_MSG_STOP,     GY_MSG_PING};
 enum { N_KIND = sizeof all / sizeof all[0] };
 
 /* Everything that a message can carry, filled; what its kind does not carry is not written. */
@@ -145,7 +145,8 @@ static void test_there_and_back(void **state) {
         assert_int_equal(got.kind, all[k]);
         int has_tid = all[k] != GY_MSG_READY && all[k] != GY_MSG_CONNECTED && all[k] != GY_MSG_STATS &&
                       all[k] != GY_MSG_FATAL && all[k] != GY_MSG_CONNECT && all[k] != GY_MSG_GONE &&
-                      all[k] != GY_MSG_STOP;
+                      all[k] != GY_MSG_STOP && all[k] != GY_MSG_PING && all[k] != GY_MSG_PONG &&
+                      all[k] != GY_MSG_LEAVING;
         assert_int_equal(gy_tid_same(got.tid, f.m.tid), has_tid);
         if (all[k] == GY_MSG_READY) {
             assert_memory_equal(&got.ready, &f.m.ready, sizeof got.ready);

@@ -386,3 +386,62 @@ void gy_jw_null(gy_jw *w) {
     jw_separate(w);
     gy_str_puts(w->out, "null");
 }
+
+static void jw_copy(gy_str *out, const gy_jv *v);
+
+static void jw_copy_array(gy_str *out, const gy_jv *v) {
+    gy_str_putc(out, '[');
+    for (size_t i = 0; i < gy_jv_len(v); i++) {
+        if (i) gy_str_putc(out, ',');
+        jw_copy(out, gy_jv_at(v, i));
+    }
+    gy_str_putc(out, ']');
+}
+
+static void jw_copy_object(gy_str *out, const gy_jv *v) {
+    gy_str_putc(out, '{');
+    for (void *it = gy_jv_first(v), *first = it; it; it = gy_jv_next(v, it)) {
+        size_t n;
+        const char *key = gy_jv_key(it, &n);
+        if (it != first) gy_str_putc(out, ',');
+        jw_quote(out, key, n);
+        gy_str_putc(out, ':');
+        jw_copy(out, gy_jv_val(it));
+    }
+    gy_str_putc(out, '}');
+}
+
+static void jw_copy(gy_str *out, const gy_jv *v) {
+    gy_jw w;
+    size_t n = 0;
+    const char *s = gy_jv_str(v, &n);
+    gy_jw_init(&w, out);
+    switch (gy_jv_type(v)) {
+    case GY_J_OBJECT:
+        jw_copy_object(out, v);
+        return;
+    case GY_J_ARRAY:
+        jw_copy_array(out, v);
+        return;
+    case GY_J_STRING:
+        gy_jw_str(&w, s, n);
+        return;
+    case GY_J_INT:
+        gy_jw_int(&w, gy_jv_int(v, 0));
+        return;
+    case GY_J_REAL:
+        gy_jw_f64(&w, gy_jv_num(v, 0));
+        return;
+    case GY_J_BOOL:
+        gy_jw_bool(&w, gy_jv_bool(v, 0));
+        return;
+    case GY_J_NULL:
+    case GY_J_NONE:
+        gy_jw_null(&w);
+    }
+}
+
+void gy_jw_value(gy_jw *w, const gy_jv *v) {
+    jw_separate(w);
+    jw_copy(w->out, v);
+}

@@ -77,5 +77,7 @@ void gy_jw_f64(gy_jw *w, double v); /* shortest form that reads back to the same
 void gy_jw_f32(gy_jw *w, float v);  /* shortest form that reads back to the same float */
 void gy_jw_bool(gy_jw *w, int v);
 void gy_jw_null(gy_jw *w);
+/* A copy of a parsed value, whatever it is, as deep as its parser let it be: that does not count as nesting here. */
+void gy_jw_value(gy_jw *w, const gy_jv *v);
 
 #endif

@@ -372,7 +372,7 @@ static gy_status put_extra(const gy_args *a, gy_jw *w, gy_err *err) {
     const gy_status st = check_extra(a, extra, err);
     for (void *it = st < 0 ? NULL : gy_jv_first(extra); it; it = gy_jv_next(extra, it)) {
         gy_jw_key(w, gy_jv_key(it, NULL));
-        gy_bserve_put_value(w, gy_jv_val(it));
+        gy_jw_value(w, gy_jv_val(it));
     }
     gy_json_free(doc);
     return st;

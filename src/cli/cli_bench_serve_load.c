@@ -151,47 +151,11 @@ void gy_bserve_add_past(const gy_bserve_load *l, const gy_bench_item *it, const 
 
 /* ---- datasets ---- */
 
-void gy_bserve_put_value(gy_jw *w, const gy_jv *v) {
-    size_t len;
-    const char *s;
-    switch (gy_jv_type(v)) {
-    case GY_J_OBJECT:
-        gy_jw_obj_begin(w);
-        for (void *it = gy_jv_first(v); it; it = gy_jv_next(v, it)) {
-            gy_jw_key(w, gy_jv_key(it, NULL));
-            gy_bserve_put_value(w, gy_jv_val(it));
-        }
-        gy_jw_obj_end(w);
-        return;
-    case GY_J_ARRAY:
-        gy_jw_arr_begin(w);
-        for (size_t i = 0; i < gy_jv_len(v); i++) gy_bserve_put_value(w, gy_jv_at(v, i));
-        gy_jw_arr_end(w);
-        return;
-    case GY_J_STRING:
-        s = gy_jv_str(v, &len);
-        gy_jw_str(w, s, len);
-        return;
-    case GY_J_INT:
-        gy_jw_int(w, gy_jv_int(v, 0));
-        return;
-    case GY_J_REAL:
-        gy_jw_f64(w, gy_jv_num(v, 0));
-        return;
-    case GY_J_BOOL:
-        gy_jw_bool(w, gy_jv_bool(v, 0));
-        return;
-    case GY_J_NULL:
-    case GY_J_NONE:
-        gy_jw_null(w);
-    }
-}
-
 static gy_status push_entry(gy_bserve_data *d, const gy_jv *v, int64_t n_out, gy_err *err) {
     gy_str s = {0};
     gy_jw w;
     gy_jw_init(&w, &s);
-    gy_bserve_put_value(&w, v);
+    gy_jw_value(&w, v);
     const gy_bserve_entry e = {.json = s.data, .n_out = (int32_t)n_out, .is_messages = gy_jv_type(v) == GY_J_ARRAY};
     if (!s.failed && !gy_vec_push(&d->entry, GY_MEM_CLI, e)) return GY_OK;
     gy_str_free(&s);

@@ -52,9 +52,6 @@ void gy_bserve_put_body(const gy_bserve_load *l, const gy_bench_item *it, const 
 /* Adds a turn and its reply to the past of a conversation. */
 void gy_bserve_add_past(const gy_bserve_load *l, const gy_bench_item *it, const char *reply, size_t len, gy_str *past);
 
-/* A value as JSON text, as the writer has it. */
-void gy_bserve_put_value(gy_jw *w, const gy_jv *v);
-
 /* FILE.jsonl: lines with "prompt" or "messages" and, if they like, "max_tokens" (or "output_len"). FILE.json:
  * ShareGPT's list of conversations, whose first human text is the prompt; max_tokens is a guess from the answer's
  * length. Errors name the file and line. */

@@ -237,47 +237,12 @@ int64_t gy_chat_setting_int(const gy_chat_talk *t, const char *name, int64_t dfl
     return s ? gy_jv_int(value_of(s->doc), dflt) : dflt;
 }
 
-static void put_value(gy_jw *w, const gy_jv *v) {
-    size_t n = 0;
-    switch (gy_jv_type(v)) {
-    case GY_J_BOOL:
-        gy_jw_bool(w, gy_jv_bool(v, 0));
-        return;
-    case GY_J_INT:
-        gy_jw_int(w, gy_jv_int(v, 0));
-        return;
-    case GY_J_REAL:
-        gy_jw_f64(w, gy_jv_num(v, 0));
-        return;
-    case GY_J_STRING: {
-        const char *s = gy_jv_str(v, &n);
-        gy_jw_str(w, s, n);
-        return;
-    }
-    case GY_J_ARRAY:
-        gy_jw_arr_begin(w);
-        for (size_t i = 0; i < gy_jv_len(v); i++) put_value(w, gy_jv_at(v, i));
-        gy_jw_arr_end(w);
-        return;
-    case GY_J_OBJECT:
-        gy_jw_obj_begin(w);
-        for (void *it = gy_jv_first(v); it; it = gy_jv_next(v, it)) {
-            gy_jw_key(w, gy_jv_key(it, &n));
-            put_value(w, gy_jv_val(it));
-        }
-        gy_jw_obj_end(w);
-        return;
-    default:
-        gy_jw_null(w);
-    }
-}
-
 void gy_chat_settings_put(const gy_chat_talk *t, gy_str *out) {
     for (size_t i = 0; i < t->settings.len; i++) {
         gy_jw w;
         gy_str_printf(out, "  %-20s ", t->settings.data[i].name);
         gy_jw_init(&w, out);
-        put_value(&w, value_of(t->settings.data[i].doc));
+        gy_jw_value(&w, value_of(t->settings.data[i].doc));
         gy_str_putc(out, '\n');
     }
 }
@@ -329,7 +294,7 @@ static void put_settings(const gy_chat_talk *t, gy_jw *w) {
             continue;
         }
         gy_jw_key(w, s->name);
-        put_value(w, value_of(s->doc));
+        gy_jw_value(w, value_of(s->doc));
     }
     if (!n_kwarg || t->raw) return;
     gy_jw_key(w, "chat_template_kwargs");
@@ -338,7 +303,7 @@ static void put_settings(const gy_chat_talk *t, gy_jw *w) {
         const gy_chat_setting *s = &t->settings.data[i];
         if (!is_among(s->name, template_names)) continue;
         gy_jw_key(w, s->name);
-        put_value(w, value_of(s->doc));
+        gy_jw_value(w, value_of(s->doc));
     }
     gy_jw_obj_end(w);
 }

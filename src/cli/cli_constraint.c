@@ -37,66 +37,6 @@ gy_status gy_req_read_constraint(gy_arena *arena, gy_req_opts *o, gy_err *err) {
 
 /* ---- lines of a file -------------------------------------------------------------------------------------------- */
 
-static void put_value(const gy_jv *v, gy_str *out);
-
-static void put_string(const char *s, size_t n, gy_str *out) {
-    gy_jw w;
-    gy_jw_init(&w, out);
-    gy_jw_str(&w, s, n);
-}
-
-static void put_object(const gy_jv *v, gy_str *out) {
-    gy_str_putc(out, '{');
-    for (void *it = gy_jv_first(v), *first = it; it; it = gy_jv_next(v, it)) {
-        size_t n;
-        const char *key = gy_jv_key(it, &n);
-        if (it != first) gy_str_putc(out, ',');
-        put_string(key, n, out);
-        gy_str_putc(out, ':');
-        put_value(gy_jv_val(it), out);
-    }
-    gy_str_putc(out, '}');
-}
-
-static void put_array(const gy_jv *v, gy_str *out) {
-    gy_str_putc(out, '[');
-    for (size_t i = 0; i < gy_jv_len(v); i++) {
-        if (i) gy_str_putc(out, ',');
-        put_value(gy_jv_at(v, i), out);
-    }
-    gy_str_putc(out, ']');
-}
-
-/* As deep as the parser lets JSON be. */
-static void put_value(const gy_jv *v, gy_str *out) {
-    gy_jw w;
-    size_t n;
-    const char *s = gy_jv_str(v, &n);
-    gy_jw_init(&w, out);
-    switch (gy_jv_type(v)) {
-    case GY_J_OBJECT:
-        put_object(v, out);
-        return;
-    case GY_J_ARRAY:
-        put_array(v, out);
-        return;
-    case GY_J_STRING:
-        gy_jw_str(&w, s, n);
-        return;
-    case GY_J_INT:
-        gy_jw_int(&w, gy_jv_int(v, 0));
-        return;
-    case GY_J_REAL:
-        gy_jw_f64(&w, gy_jv_num(v, 0));
-        return;
-    case GY_J_BOOL:
-        gy_jw_bool(&w, gy_jv_bool(v, 0));
-        return;
-    default:
-        gy_jw_null(&w);
-    }
-}
-
 static int says_one(const gy_jv *obj) {
     return gy_jv_get(obj, "json_schema") || gy_jv_get(obj, "json_object") || gy_jv_get(obj, "regex") ||
            gy_jv_get(obj, "grammar");
@@ -106,6 +46,7 @@ static int says_one(const gy_jv *obj) {
 gy_status gy_req_begin_line(gy_arena *arena, const gy_jv *obj, gy_req_opts *o, gy_err *err) {
     const gy_jv *v = gy_jv_get(obj, "json_schema");
     gy_str text = {0};
+    gy_jw w;
     if (says_one(obj)) {
         o->json_schema = o->regex = o->grammar = NULL;
         o->json_object = 0;
@@ -114,7 +55,8 @@ gy_status gy_req_begin_line(gy_arena *arena, const gy_jv *obj, gy_req_opts *o, g
     if (gy_jv_type(v) != GY_J_OBJECT)
         return gy_err_set(err, GY_E_ARG, "field \"json_schema\": found %s, expected an object",
                           gy_jtype_name(gy_jv_type(v)));
-    put_value(v, &text);
+    gy_jw_init(&w, &text);
+    gy_jw_value(&w, v);
     o->json_schema = text.failed ? NULL : gy_arena_strndup(arena, gy_str_z(&text), text.len);
     gy_str_free(&text);
     return o->json_schema ? GY_OK : gy_err_set(err, GY_E_NOMEM, "no memory for the prompts");

@@ -78,24 +78,7 @@ void gy_oai_put_logprob(gy_str *s, float v) {
 }
 
 void gy_oai_put_scalar(gy_str *out, const gy_jv *v) {
-    size_t n;
     gy_jw w;
-    const char *s = gy_jv_str(v, &n);
     gy_jw_init(&w, out);
-    switch (gy_jv_type(v)) {
-    case GY_J_STRING:
-        gy_oai_put_str(out, s, n);
-        return;
-    case GY_J_BOOL:
-        gy_jw_bool(&w, gy_jv_bool(v, 0));
-        return;
-    case GY_J_INT:
-        gy_oai_put_int(out, gy_jv_int(v, 0));
-        return;
-    case GY_J_REAL:
-        gy_jw_f64(&w, gy_jv_num(v, 0));
-        return;
-    default:
-        gy_jw_null(&w);
-    }
+    gy_jw_value(&w, v);
 }

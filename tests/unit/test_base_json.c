@@ -513,6 +513,42 @@ static void test_writer_nesting_is_bounded(void **state) {
     assert_aborts(close_too_often, NULL, "broken invariant");
 }
 
+static gy_json *parse_deep(int depth) {
+    gy_str s = {0};
+    gy_json *doc = NULL;
+    for (int i = 0; i < depth; i++) gy_str_putc(&s, '[');
+    for (int i = 0; i < depth; i++) gy_str_putc(&s, ']');
+    assert_int_equal(gy_json_parse(gy_str_z(&s), s.len, NULL, NULL, &doc), GY_OK);
+    gy_str_free(&s);
+    return doc;
+}
+
+static void test_writer_copies_values(void **state) {
+    static const char text[] =
+        "{\"a\":[1,-2.5,true,false,null,\"x\\\"\\u0000y\"],\"k\":{},\"e\":[],\"z\":{\"q\":1e300}}";
+    (void)state;
+    gy_json *doc = NULL;
+    gy_str s = {0};
+    gy_jw w;
+    assert_int_equal(gy_json_parse(text, sizeof text - 1, NULL, NULL, &doc), GY_OK);
+    gy_jw_init(&w, &s);
+    gy_jw_arr_begin(&w);
+    gy_jw_value(&w, gy_json_root(doc));
+    gy_jw_value(&w, NULL);
+    gy_jw_int(&w, 7);
+    gy_jw_arr_end(&w);
+    assert_string_equal(gy_str_z(&s), "[{\"a\":[1,-2.5,true,false,null,\"x\\\"\\u0000y\"],\"k\":{},\"e\":[],\"z\":"
+                                      "{\"q\":1e+300}},null,7]");
+    gy_json_free(doc);
+    doc = parse_deep(64); /* deeper than the writer itself nests */
+    gy_str_clear(&s);
+    gy_jw_init(&w, &s);
+    gy_jw_value(&w, gy_json_root(doc));
+    assert_int_equal(s.len, 128);
+    gy_json_free(doc);
+    gy_str_free(&s);
+}
+
 static void test_writer_without_memory(void **state) {
     (void)state;
     gy_str s = {0};
@@ -541,6 +577,7 @@ int main(void) {
         cmocka_unit_test(test_random_numbers_read_back),
         cmocka_unit_test(test_locale_does_not_matter),
         cmocka_unit_test(test_writer_nesting_is_bounded),
+        cmocka_unit_test(test_writer_copies_values),
         cmocka_unit_test(test_writer_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

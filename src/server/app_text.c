@@ -50,44 +50,11 @@ void gy_app_scratch_close(gy_app_scratch *t) {
 
 /* ---- single tokens ----------------------------------------------------------------------------------------------- */
 
-/* The byte that a character of a byte-level vocabulary stands for (GPT-2's bytes_to_unicode: printable Latin-1 is
- * itself, the other 68 bytes follow from U+0100 on, in order). -1: none. */
-static int byte_of(uint32_t cp) {
-    if ((cp >= 33 && cp <= 126) || (cp >= 161 && cp <= 172) || (cp >= 174 && cp <= 255)) return (int)cp;
-    if (cp < 256 || cp > 256 + 67) return -1;
-    int k = (int)cp - 256;
-    return k < 33 ? k : k < 67 ? 127 + k - 33 : 173;
-}
-
-static int is_byte_piece(const char *s, size_t n, char *byte) {
-    static const char hex[] = "0123456789ABCDEF";
-    if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>') return 0;
-    const char *hi = memchr(hex, s[3], 16), *lo = memchr(hex, s[4], 16);
-    if (!hi || !lo) return 0;
-    *byte = (char)((hi - hex) * 16 + (lo - hex));
-    return 1;
-}
-
-/* Tokens that are part of a character: no text spells them, so their bytes come from the vocabulary. 0: not such a one.
- */
 static int spell_bytes(gy_app_scratch *t, int32_t id) {
     size_t n;
-    char byte;
     const char *s = gy_tok_piece(t->app->model->tok, id, &n);
-    if (!s) return 0;
     gy_str_clear(&t->piece);
-    if (is_byte_piece(s, n, &byte)) {
-        gy_str_putc(&t->piece, byte);
-        return 1;
-    }
-    for (size_t i = 0; i < n;) {
-        uint32_t cp;
-        i += (size_t)gy_utf8_decode(s + i, n - i, &cp);
-        int b = byte_of(cp);
-        if (b < 0) return 0;
-        gy_str_putc(&t->piece, (char)b);
-    }
-    return 1;
+    return s && gy_tok_piece_bytes(s, n, &t->piece);
 }
 
 /* Behind a letter, because decoders take blanks away at the beginning of a text. */

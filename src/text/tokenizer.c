@@ -297,3 +297,40 @@ gy_status gy_tok_decode(const gy_tok *t, const int32_t *ids, size_t n, int skip_
     }
     return st;
 }
+
+/* ---- pieces that are bytes --------------------------------------------------------------------------------------- */
+
+/* The byte that a character of a byte-level vocabulary stands for (GPT-2's bytes_to_unicode: printable Latin-1 is
+ * itself, the other 68 bytes follow from U+0100 on, in order). -1: none. */
+static int byte_of(uint32_t cp) {
+    if ((cp >= 33 && cp <= 126) || (cp >= 161 && cp <= 172) || (cp >= 174 && cp <= 255)) return (int)cp;
+    if (cp < 256 || cp > 256 + 67) return -1;
+    int k = (int)cp - 256;
+    return k < 33 ? k : k < 67 ? 127 + k - 33 : 173;
+}
+
+/* The byte of a piece "<0xHH>", -1: it is not such a one. */
+static int byte_piece(const char *s, size_t n) {
+    static const char hex[] = "0123456789ABCDEF";
+    if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>') return -1;
+    const char *hi = memchr(hex, s[3], 16), *lo = memchr(hex, s[4], 16);
+    return hi && lo ? (int)((hi - hex) * 16 + (lo - hex)) : -1;
+}
+
+int gy_tok_piece_bytes(const char *piece, size_t n, gy_str *out) {
+    size_t before = out->len;
+    int byte = byte_piece(piece, n);
+    if (byte >= 0) gy_str_putc(out, (char)byte);
+    for (size_t i = 0; byte < 0 && i < n;) {
+        uint32_t cp;
+        i += (size_t)gy_utf8_decode(piece + i, n - i, &cp);
+        int b = byte_of(cp);
+        if (b < 0) {
+            out->len = before;
+            if (out->data) out->data[before] = 0;
+            return 0;
+        }
+        gy_str_putc(out, (char)b);
+    }
+    return 1;
+}

@@ -34,6 +34,9 @@ int32_t gy_tok_eos(const gy_tok *t);      /* -1 if none */
 const char *gy_tok_kind(const gy_tok *t); /* "tokenizer.json BPE", ... for inspect */
 /* The piece as stored (vocabulary spelling), NULL for an id without one. Borrowed. */
 const char *gy_tok_piece(const gy_tok *t, int32_t id, size_t *len_out);
+/* Appends the bytes that a piece stands for where no text spells it, because it is part of a character: "<0xHH>", or
+ * the letters of a byte-level vocabulary (GPT-2's bytes_to_unicode). 0: it is no such piece, *out is as before. */
+int gy_tok_piece_bytes(const char *piece, size_t len, gy_str *out);
 int32_t gy_tok_id(const gy_tok *t, const char *piece, size_t len); /* -1 if absent */
 int gy_tok_is_special(const gy_tok *t, int32_t id);
 

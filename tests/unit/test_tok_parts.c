@@ -3,6 +3,7 @@
 #include "tok_test.h"
 
 #include "text/regex.h"
+#include "text/tokenizer.h"
 #include "text/unicode.h"
 #include "text/vocab.h"
 
@@ -238,6 +239,32 @@ static void test_normal_forms(void **state) {
     normal(GY_UNI_NFC, "", "");
 }
 
+/* ---- pieces that are bytes ---- */
+
+static void bytes(const char *piece, const char *expected) {
+    gy_str s = {0};
+    gy_str_puts(&s, "_");
+    int ok = gy_tok_piece_bytes(piece, strlen(piece), &s);
+    assert_int_equal(ok, expected != NULL);
+    assert_string_equal(gy_str_z(&s) + 1, expected ? expected : "");
+    gy_str_free(&s);
+}
+
+/* Letters after bytes_to_unicode of GPT-2's encoder: 0x0A is U+010A, space U+0120, 0x7F U+0121, 0xA0 U+0142, 0xAD
+ * U+0143. */
+static void test_byte_pieces(void **state) {
+    (void)state;
+    bytes("<0x41>", "A");
+    bytes("<0xE2>", "\xE2");
+    bytes("<0xe2>", "<0xe2>"); /* no byte in SentencePiece's spelling: six letters of a byte-level one */
+    bytes("\xC4\xA0\xC4\x8A", " \n");
+    bytes("\xC4\xA1\xC5\x82\xC5\x83", "\x7F\xA0\xAD");
+    bytes("\xC3\xA2\xC4\xA3", "\xE2\x81");
+    bytes("a\xC5\x84", NULL); /* U+0144: behind the last letter */
+    bytes("a b", NULL);
+    bytes("\xE2\x96\x81x", NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_vocab),
@@ -249,6 +276,7 @@ int main(void) {
         cmocka_unit_test(test_regex_refused),
         cmocka_unit_test(test_unicode),
         cmocka_unit_test(test_normal_forms),
+        cmocka_unit_test(test_byte_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

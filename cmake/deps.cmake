@@ -28,7 +28,7 @@ gy_dep(dep_jansson jansson.h jansson libjansson-dev)
 gy_dep(dep_pcre2 pcre2.h pcre2-8 libpcre2-dev)
 gy_dep(dep_utf8proc utf8proc.h utf8proc libutf8proc-dev)
 gy_dep(dep_event event2/event.h event_core libevent-dev)
-# TLS of the server; the client of `gyre chat` and `gyre bench serve`; line editing of `gyre chat`. Never static: security
+# TLS of the server and between hosts; HTTP of `gyre chat`, `gyre bench serve` and etcd; line editing. Never static: security
 # fixes of these come with the distribution.
 gy_shared_dep(dep_ssl openssl/ssl.h ssl libssl-dev)
 gy_shared_dep(dep_crypto openssl/crypto.h crypto libssl-dev)

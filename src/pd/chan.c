@@ -1,5 +1,7 @@
-/* Two byte buffers around a socket. What a message says is not looked at here. */
+/* Two byte buffers around a socket. What a message says is not looked at here, nor how TLS works (chan_tls.c). */
 #include "pd/chan.h"
+
+#include "pd/chan_tls.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,6 +13,7 @@ enum { PIECE = 1 << 16, ARENA_CHUNK = 1 << 14, KEEP = 1 << 20 };
 
 struct gy_chan {
     int fd;
+    gy_chan_tls *tls; /* NULL: plain bytes */
     size_t out_max;
     gy_str out; /* [out_at, out.len) waits */
     size_t out_at;
@@ -48,8 +51,22 @@ gy_status gy_chan_create(int fd, size_t out_max, gy_err *err, gy_chan **out) {
     return st;
 }
 
+gy_status gy_chan_create_secret(int fd, int is_server, const gy_secret *s, size_t out_max, gy_err *err, gy_chan **out) {
+    gy_chan *c;
+    GY_TRY(gy_chan_create(fd, out_max, err, &c));
+    gy_status st = gy_chan_tls_create(fd, is_server, s, err, &c->tls);
+    if (st < 0) {
+        gy_chan_destroy(c);
+        if (err) gy_err_prefix(err, "control channel");
+        return st;
+    }
+    *out = c;
+    return GY_OK;
+}
+
 void gy_chan_destroy(gy_chan *c) {
     if (!c) return;
+    gy_chan_tls_destroy(c->tls, c->out.len == c->out_at);
     close(c->fd);
     gy_str_free(&c->out);
     gy_mem_free(c->in);
@@ -59,6 +76,10 @@ void gy_chan_destroy(gy_chan *c) {
 
 int gy_chan_fd(const gy_chan *c) {
     return c->fd;
+}
+
+int gy_chan_is_open(const gy_chan *c) {
+    return !c->tls || gy_chan_tls_is_open(c->tls);
 }
 
 void gy_chan_get_stats(const gy_chan *c, gy_chan_stats *out) {
@@ -88,8 +109,9 @@ static size_t waiting(const gy_chan *c) {
     return c->out.len - c->out_at;
 }
 
+/* While the handshake waits for the peer, what waits here is no reason to poll for writing. */
 int gy_chan_has_output(const gy_chan *c) {
-    return waiting(c) > 0;
+    return gy_chan_is_open(c) ? waiting(c) > 0 : gy_chan_tls_wants_write(c->tls);
 }
 
 /* Moves what waits to the front when at least as much was written: each byte moves at most once. */
@@ -121,15 +143,49 @@ gy_status gy_chan_send(gy_chan *c, const gy_msg *m, gy_err *err) {
     return GY_OK;
 }
 
+/* GY_OK: *n bytes were taken. */
+static gy_status put_plain(gy_chan *c, const char *bytes, size_t len, size_t *n, gy_err *err) {
+    for (;;) {
+        ssize_t put = send(c->fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return GY_AGAIN;
+        if (put < 0) return end(c, GY_E_PEER, errno == EPIPE ? "the other side is gone" : strerror(errno), err);
+        *n = (size_t)put;
+        return GY_OK;
+    }
+}
+
+/* What TLS says ends the channel. */
+static gy_status secret(gy_chan *c, gy_status st, gy_err *e, gy_err *err) {
+    if (st >= 0) return st;
+    gy_err_prefix(e, "control channel");
+    return end_by(c, e, err);
+}
+
+static gy_status put_secret(gy_chan *c, const char *bytes, size_t len, size_t *n, gy_err *err) {
+    gy_err e = {0};
+    return secret(c, gy_chan_tls_write(c->tls, bytes, len, n, &e), &e, err);
+}
+
+static gy_status shake(gy_chan *c, gy_err *err) {
+    gy_err e = {0};
+    gy_status st = secret(c, gy_chan_tls_shake(c->tls, &e), &e, err);
+    return st == GY_AGAIN && !gy_chan_has_output(c) && !waiting(c) ? GY_OK : st;
+}
+
 gy_status gy_chan_flush(gy_chan *c, gy_err *err) {
     if (c->ended.status < 0) return ended(c, err);
+    if (!gy_chan_is_open(c)) {
+        gy_status st = shake(c, err);
+        if (st != GY_OK) return st;
+    }
     while (waiting(c)) {
-        ssize_t n = send(c->fd, c->out.data + c->out_at, waiting(c), MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return GY_AGAIN;
-        if (n < 0) return end(c, GY_E_PEER, errno == EPIPE ? "the other side is gone" : strerror(errno), err);
-        c->out_at += (size_t)n;
-        c->stats.bytes_out += n;
+        const char *from = c->out.data + c->out_at;
+        size_t n;
+        gy_status st = c->tls ? put_secret(c, from, waiting(c), &n, err) : put_plain(c, from, waiting(c), &n, err);
+        if (st != GY_OK) return st;
+        c->out_at += n;
+        c->stats.bytes_out += (int64_t)n;
         compact(c);
     }
     return GY_OK;
@@ -165,23 +221,37 @@ static size_t lacking(const gy_chan *c) {
     return whole > have ? whole - have : 1;
 }
 
-/* GY_OK: some bytes came, or the peer has closed. */
-static gy_status fill(gy_chan *c, gy_err *err) {
-    size_t want = lacking(c);
-    if (c->in_at == c->in_len) c->in_at = c->in_len = 0;
-    if (c->in_cap - c->in_len < (want > PIECE ? want : 1)) GY_TRY(make_room(c, want > PIECE ? want : PIECE, err));
+/* GY_OK: *n bytes came; GY_DONE: no more will. */
+static gy_status take_plain(gy_chan *c, char *to, size_t room, size_t *n, gy_err *err) {
     for (;;) {
-        ssize_t n = recv(c->fd, c->in + c->in_len, c->in_cap - c->in_len, MSG_DONTWAIT);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return GY_AGAIN;
-        if (n < 0 && errno != ECONNRESET) return end(c, GY_E_PEER, strerror(errno), err);
-        if (n <= 0)
-            c->closed = 1;
-        else
-            c->in_len += (size_t)n;
-        if (n > 0) c->stats.bytes_in += n;
+        ssize_t got = recv(c->fd, to, room, MSG_DONTWAIT);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return GY_AGAIN;
+        if (got < 0 && errno != ECONNRESET) return end(c, GY_E_PEER, strerror(errno), err);
+        if (got <= 0) return GY_DONE;
+        *n = (size_t)got;
         return GY_OK;
     }
+}
+
+static gy_status take_secret(gy_chan *c, char *to, size_t room, size_t *n, gy_err *err) {
+    gy_err e = {0};
+    return secret(c, gy_chan_tls_read(c->tls, to, room, n, &e), &e, err);
+}
+
+/* GY_OK: some bytes came, or the peer has closed. */
+static gy_status fill(gy_chan *c, gy_err *err) {
+    size_t want = lacking(c), n = 0;
+    if (c->in_at == c->in_len) c->in_at = c->in_len = 0;
+    if (c->in_cap - c->in_len < (want > PIECE ? want : 1)) GY_TRY(make_room(c, want > PIECE ? want : PIECE, err));
+    char *to = c->in + c->in_len;
+    size_t room = c->in_cap - c->in_len;
+    gy_status st = c->tls ? take_secret(c, to, room, &n, err) : take_plain(c, to, room, &n, err);
+    if (st < 0 || st == GY_AGAIN) return st;
+    if (st == GY_DONE) c->closed = 1;
+    c->in_len += n;
+    c->stats.bytes_in += (int64_t)n;
+    return GY_OK;
 }
 
 /* The whole frame at in_at becomes *out. GY_AGAIN: skipped. */

@@ -30,20 +30,22 @@ gy_status gy_secret_read(const char *path, gy_err *err, gy_secret *out);
 gy_status gy_chan_create_secret(int fd, int is_server, const gy_secret *s, size_t out_max, gy_err *err, gy_chan **out);
 int gy_chan_is_open(const gy_chan *c); /* 1: the handshake is through, or there is none */
 
-void gy_chan_destroy(gy_chan *c); /* accepts NULL */
+/* Accepts NULL. With a secret and nothing left to write it says goodbye: only then the other side hears GY_DONE. */
+void gy_chan_destroy(gy_chan *c);
 int gy_chan_fd(const gy_chan *c);
 
 /* Queues a copy; writes nothing. GY_E_PEER: the buffer is full, or the peer has hung up before; GY_E_LIMIT: too large
  * for a frame; GY_E_NOMEM. */
 gy_status gy_chan_send(gy_chan *c, const gy_msg *m, gy_err *err);
-/* Writes what the socket takes. GY_OK: all is written; GY_AGAIN: wait until it is writable; GY_E_PEER. */
+/* Writes what the socket takes. GY_OK: all is written; GY_AGAIN: wait until it is readable, and writable if
+ * gy_chan_has_output says so; GY_E_PEER. */
 gy_status gy_chan_flush(gy_chan *c, gy_err *err);
-int gy_chan_has_output(const gy_chan *c); /* or the handshake has something to write: poll for writing too */
+int gy_chan_has_output(const gy_chan *c); /* poll for writing; in a handshake: it has something to write */
 
 /* The next message; its pointers are valid until the next call. GY_AGAIN: none is complete; GY_DONE: the peer has
- * closed its end behind a whole message; GY_E_PEER: it went away in the middle of one, or the socket failed;
- * GY_E_FORMAT: what came is no message; GY_E_NOMEM. Once not GY_OK or GY_AGAIN, it stays so. Kinds that this side does
- * not know are skipped. */
+ * closed its end behind a whole message (with a secret: and said so, else a cut could pass for it); GY_E_PEER: it went
+ * away in the middle of one, or the socket failed; GY_E_FORMAT: what came is no message; GY_E_NOMEM. Once not GY_OK or
+ * GY_AGAIN, it stays so. Kinds that this side does not know are skipped. */
 gy_status gy_chan_recv(gy_chan *c, gy_err *err, gy_msg *out);
 
 typedef struct gy_chan_stats {

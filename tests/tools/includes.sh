@@ -33,10 +33,10 @@ pcre2.h        src/text/
 utf8proc.h     src/text/
 event2/event.h src/server/
 event2/event_struct.h src/server/
-openssl/ssl.h  src/server/
-openssl/err.h  src/server/
+openssl/ssl.h  src/server/ src/pd/chan_tls.c
+openssl/err.h  src/server/ src/pd/chan_tls.c
 ucp/api/ucp.h  src/pd/
-curl/curl.h    src/cli/
+curl/curl.h    src/cli/ src/pd/disc_etcd_http.c
 histedit.h     src/cli/
 immintrin.h    src/ops/cpu/ src/base/cpu.c
 x86intrin.h    src/ops/cpu/ src/base/cpu.c

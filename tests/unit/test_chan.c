@@ -158,6 +158,10 @@ static void slow_reader(void **state) {
 
 static void garbage(void **state) {
     (void)state;
+    static const char shorter[] = {5, 0, 0, 0, GY_MSG_ACTIVE, 0, GY_MSG_VERSION, 0, 'x'};
+    static const char longer[] = {
+        21,  0,   0,   0,   GY_MSG_CANCEL, 0,  GY_MSG_VERSION, 0, 'A', 'B', 'C', 'D', 'E', 'F', 'G', 'H', 'I', 'J', 'K',
+        'L', 'M', 'N', 'O', 'P',           'Q'};
     static const struct {
         const char *bytes;
         size_t n;
@@ -166,9 +170,9 @@ static void garbage(void **state) {
                  {"\x03\0\0\0", 4, "a frame of 3 bytes"},
                  {"GET / HTTP/1.1\r\n", 16, "a frame of 542393671 bytes"},
                  {"\xff\xff\xff\xff", 4, "expected 4 to 67108860"},
-                 {"\x04\0\0\0\x06\0\x02\0", 8, "found version 2, expected 1"},
-                 {"\x05\0\0\0\x06\0\x01\0x", 9, "cannot be read"},
-                 {"\x15\0\0\0\x46\0\x01\0ABCDEFGHIJKLMNOPQ", 25, "1 bytes too many"}};
+                 {"\x04\0\0\0\x06\0\x63\0", 8, "found version 99, expected "},
+                 {shorter, sizeof shorter, "cannot be read"},
+                 {longer, sizeof longer, "1 bytes too many"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ends e = open_ends();
         gy_msg m;

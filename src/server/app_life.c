@@ -69,7 +69,7 @@ static int has_work(const gy_app *a) {
 static void watch_steps(gy_app *a, int64_t now) {
     gyre_stats s;
     gyre_get_stats(a->g, &s, sizeof s);
-    if (s.n_step != a->step || !has_work(a)) {
+    if (s.n_step != a->step || !a->step_ns || !has_work(a)) {
         a->step = s.n_step;
         a->step_ns = now;
     } else if (a->step_ns >= 0 && now - a->step_ns >= (int64_t)a->o.stall_ms * 1000000) {

@@ -491,6 +491,27 @@ static void test_stall(void **state) {
     gy_log_set_fd(STDERR_FILENO);
 }
 
+/* Work before the first step ever: the time counts from here, not from the clock's beginning. */
+static void test_no_stall_at_first(void **state) {
+    (void)state;
+    char path[] = "/tmp/gyre-stall-XXXXXX";
+    fixture f;
+    gy_app_opts o = {.drain_ms = 0, .stall_ms = 30000};
+    int log = mkstemp(path);
+    assert_true(log >= 0);
+    gy_log_set_fd(log);
+    fake.n_step = 0;
+    start(&f, &o);
+    int c = ask(&f, STREAM);
+    wait_for(&fake.n_submit, 1);
+    poll(NULL, 0, 1300);
+    assert_string_equal(log_text(log), "");
+    gy_app_drain(f.a);
+    finish(&f, GY_OK);
+    close(c), close(log), unlink(path);
+    gy_log_set_fd(STDERR_FILENO);
+}
+
 /* Nobody reads the access log: answers come all the same, and what is lost is counted. */
 static void test_stuck_access_log(void **state) {
     (void)state;
@@ -532,8 +553,8 @@ static void test_stuck_access_log(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lost),  cmocka_unit_test(test_lost_silently),    cmocka_unit_test(test_request_timeout),
-        cmocka_unit_test(test_stall), cmocka_unit_test(test_stuck_access_log),
+        cmocka_unit_test(test_lost),  cmocka_unit_test(test_lost_silently),     cmocka_unit_test(test_request_timeout),
+        cmocka_unit_test(test_stall), cmocka_unit_test(test_no_stall_at_first), cmocka_unit_test(test_stuck_access_log),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -294,6 +294,34 @@ typedef struct gyre_logprob {
     float logprob;
 } gyre_logprob;
 
+/* What a request took on workers. D is the one that decodes it; the other one computes its prompt. */
+typedef enum gyre_pd_stage {
+    GYRE_PD_ADMITTED,          /* it has its places, and its workers were told */
+    GYRE_PD_D_RESERVED,        /* D has promised memory */
+    GYRE_PD_PREFILL_STARTED,   /* its prompt is computed */
+    GYRE_PD_PREFILL_COMPLETED, /* .. was computed */
+    GYRE_PD_PREFILL_SUBMITTED, /* .. and all of it is on its way */
+    GYRE_PD_D_ACTIVATED,       /* D has all of it */
+    GYRE_PD_FIRST_TOKEN,
+    GYRE_PD_FINISHED,
+    GYRE_PD_STAGES
+} gyre_pd_stage;
+/* "admitted", "d_reserved", "prefill_started", "prefill_compute_completed", "prefill_submitted", "d_activated",
+ * "first_token", "finished"; static */
+GYRE_API const char *gyre_pd_stage_name(gyre_pd_stage s);
+
+typedef struct gyre_pd_cost {
+    int32_t n_try;           /* times it was begun; 0: no workers, or it never came to one: all else is 0 */
+    int32_t prefill, decode; /* workers of the last time; prefill -1: its prompt was computed where it was decoded */
+    /* CLOCK_MONOTONIC, as this process saw it or as durations of another clock lead to it, never falling; 0 = did not
+     * happen, or the worker's word came after the end (outputs of a token or two may overtake it). */
+    int64_t at_ns[GYRE_PD_STAGES];
+    /* Of what moved between the two: also pieces, and copies that these consisted of; time inside the calls that send,
+     * from the first piece to the last byte, and from the end of computing to the last byte; the part of the wire's
+     * time in which the sender computed, and the bytes and pieces that it is of. */
+    int64_t bytes, n_transfer, n_descriptor, post_ns, wire_ns, tail_ns, overlap_ns, overlap_bytes, n_overlap;
+} gyre_pd_cost;
+
 typedef struct gyre_finish {
     gyre_finish_reason reason;
     int32_t n_left;    /* choices of the request that go on; 0: this is the request's last event */
@@ -306,6 +334,7 @@ typedef struct gyre_finish {
     int32_t n_preempt;                                      /* times that the choice had to make room */
     uint64_t seed;                                          /* given or drawn: with it as seed the same comes out */
     int64_t submit_ns, admit_ns, first_token_ns, finish_ns; /* CLOCK_MONOTONIC; 0 = did not happen */
+    gyre_pd_cost pd;                                        /* workers only */
 } gyre_finish;
 
 /* Valid, with all it points to, until the next gyre_poll (events of gyre_poll) or until the callback returns. */
@@ -363,7 +392,10 @@ typedef struct gyre_worker_stats {                  /* all 0 without workers */
     int64_t n_retry, n_death;                       /* requests begun again; workers that died */
     int64_t xfer_bytes, xfer_ops, xfer_descriptors; /* of prompts that crossed */
     int64_t xfer_failed, xfer_inflight_bytes;
-    int64_t xfer_ns, overlap_ns, overlap_bytes; /* time on the wire, of it while the prompt was computed; bytes then */
+    int64_t xfer_ns, overlap_ns, overlap_bytes; /* time on the wire, of it while the sender computed; bytes then */
+    int64_t n_overlap;                          /* and pieces */
+    int64_t used_blocks;                        /* of the core's: promised to requests; 0 when none is left */
+    char lane[48];                              /* what KV travels over, as UCX names it; "": not known yet */
 } gyre_worker_stats;
 
 enum { GYRE_STAT_DEPTHS = 64 };
@@ -387,6 +419,7 @@ typedef struct gyre_stats {                         /* as of the end of the last
     int32_t kv_owned; /* of the core's blocks: in use by running choices; the rest is free or cached */
     int64_t wait_tok; /* prompt tokens of choices that were not admitted yet */
     int64_t grammar_mask_hit, grammar_mask_miss;
+    int32_t n_live; /* requests that have not ended */
     gyre_worker_stats worker;
 } gyre_stats;
 GYRE_API void gyre_get_stats(const gyre *g, gyre_stats *out, size_t size); /* size: sizeof *out */

@@ -17,9 +17,11 @@ void gy_api_live_add(gy_api_req *q) {
     q->live_next = g->live;
     if (g->live) g->live->live_prev = q;
     g->live = q;
+    g->n_live++;
 }
 
 void gy_api_live_remove(gy_api_req *q) {
+    q->g->n_live--;
     *(q->live_prev ? &q->live_prev->live_next : &q->g->live) = q->live_next;
     if (q->live_next) q->live_next->live_prev = q->live_prev;
 }
@@ -177,6 +179,7 @@ static void mirror_stats(gyre *g) {
                     .wait_tok = e.sched.n_wait_tok,
                     .grammar_mask_hit = (int64_t)e.mask.n_hit,
                     .grammar_mask_miss = (int64_t)e.mask.n_miss,
+                    .n_live = g->n_live,
                     .worker = all.w};
     copy_depths(&e, &s);
     for (int i = 0; i <= GY_FINISH_ERROR; i++) s.n_finish[i] = e.n_finish[i];

@@ -14,6 +14,15 @@ const char *gyre_finish_name(gyre_finish_reason r) {
     return (unsigned)r <= GYRE_FINISH_ERROR ? gy_finish_name((gy_finish)r) : "unknown";
 }
 
+static const char *const stages[GYRE_PD_STAGES] = {
+    "admitted",          "d_reserved",  "prefill_started", "prefill_compute_completed",
+    "prefill_submitted", "d_activated", "first_token",     "finished"};
+_Static_assert((int)GYRE_PD_STAGES == (int)GY_PD_STAGES, "the same ones");
+
+const char *gyre_pd_stage_name(gyre_pd_stage s) {
+    return (unsigned)s < GYRE_PD_STAGES ? stages[s] : "unknown";
+}
+
 /* ---- a record becomes an event ---------------------------------------------------------------------------------- */
 
 static int ends_text(const gy_api_req *q, int32_t id) {
@@ -154,6 +163,23 @@ static void record_finish(gy_api_req *q, int32_t choice, const gyre_finish *fin,
     if (last) gy_api_release(q);
 }
 
+static gyre_pd_cost cost_of(const gy_pd_cost *c) {
+    gyre_pd_cost out = {.n_try = c->n_try,
+                        .prefill = c->prefill,
+                        .decode = c->decode,
+                        .bytes = c->bytes,
+                        .n_transfer = c->n_op,
+                        .n_descriptor = c->n_desc,
+                        .post_ns = c->post_ns,
+                        .wire_ns = c->wire_ns,
+                        .tail_ns = c->tail_ns,
+                        .overlap_ns = c->overlap_ns,
+                        .overlap_bytes = c->overlap_bytes,
+                        .n_overlap = c->n_overlap};
+    memcpy(out.at_ns, c->at_ns, sizeof out.at_ns);
+    return out;
+}
+
 void gy_api_on_finish(void *arg, const gy_finish_event *ev) {
     gyre_finish fin = {.reason = (gyre_finish_reason)ev->reason,
                        .stop_id = ev->stop_id,
@@ -164,7 +190,8 @@ void gy_api_on_finish(void *arg, const gy_finish_event *ev) {
                        .seed = ev->seed,
                        .admit_ns = ev->admit_ns,
                        .first_token_ns = ev->first_token_ns,
-                       .finish_ns = ev->finish_ns};
+                       .finish_ns = ev->finish_ns,
+                       .pd = cost_of(&ev->pd)};
     record_finish(arg, ev->choice, &fin, ev->reason == GY_FINISH_ERROR ? ev->err : NULL);
 }
 

@@ -129,6 +129,7 @@ struct gyre {
     pthread_t thread;
     int wake_fd; /* readable: the thread is to look at `stop` */
     gy_api_req *live, *touched;
+    int32_t n_live;
     gy_err lost; /* status < 0: the engine is lost; written before lost_set */
     _Atomic int lost_set;
     pthread_mutex_t stats_lock;

@@ -151,13 +151,32 @@ static gy_status workers_step(gy_api_host *h, gy_err *err) {
 
 static void add_engine(gy_engine_stats *e, const gy_msg_stats *s) {
     e->n_step += s->n_step;
+    e->n_pass += s->n_pass;
+    e->n_row += s->n_row;
     e->n_prompt_tok += s->n_prompt_tok;
     e->step_ns += s->step_ns;
     e->model_ns += s->model_ns;
+    e->sample_ns += s->sample_ns;
     e->sched.n_parked += s->n_parked;
+    e->sched.n_wait_tok += s->wait_tok;
+    e->sched.n_park += s->n_park;
+    e->sched.n_restore += s->n_restore;
+    e->sched.n_drop += s->n_drop;
+    e->sched.n_recomputed_tok += s->n_recomputed_tok;
+    e->prefix.n_query_tok += s->cache_query_tok;
+    e->prefix.n_hit_tok += s->cache_hit_tok;
+    e->prefix.n_evict += s->cache_evicted;
+    e->mask.n_hit += (uint64_t)s->mask_hit;
+    e->mask.n_miss += (uint64_t)s->mask_miss;
     e->kv_free[GY_KV_CORE] += s->kv_free;
     e->kv_cached[GY_KV_CORE] += s->kv_cached;
     e->kv_total[GY_KV_CORE] += s->kv_total;
+    e->kv_boundary += s->kv_boundary;
+    for (int32_t i = 0; i < s->n_depth; i++) {
+        e->n_row_at[0][i] += s->n_row_at[0][i];
+        e->n_row_at[1][i] += s->n_row_at[1][i];
+        e->kv_plane[i] += s->kv_plane[i];
+    }
 }
 
 static void add_worker(gyre_worker_stats *w, const gy_host_worker *s) {
@@ -174,7 +193,9 @@ static void add_coord(const gy_coord_stats *c, gy_api_host_stats *out) {
     for (int i = 0; i <= GY_FINISH_ERROR; i++) out->e.n_finish[i] = c->n_finish[i];
     out->e.n_output_tok = c->n_output_tok;
     out->e.n_loop_sum = c->n_loop_sum;
+    memcpy(out->e.n_exit, c->n_exit, sizeof out->e.n_exit);
     out->e.sched.n_waiting = c->n_waiting;
+    out->e.sched.n_wait_tok += c->wait_tok;
     out->e.sched.n_running = c->n_reserving + c->n_prefill + c->n_decode;
     w->n_reserving = c->n_reserving;
     w->n_prefill = c->n_prefill;
@@ -188,6 +209,10 @@ static void add_coord(const gy_coord_stats *c, gy_api_host_stats *out) {
     w->xfer_ns = c->wire_ns;
     w->overlap_ns = c->overlap_ns;
     w->overlap_bytes = c->overlap_bytes;
+    w->n_overlap = c->n_overlap;
+    w->used_blocks = c->used_blocks;
+    _Static_assert(sizeof w->lane == sizeof c->lane, "a copy");
+    memcpy(w->lane, c->lane, sizeof w->lane);
 }
 
 static void workers_stats(const gy_api_host *h, gy_api_host_stats *out) {

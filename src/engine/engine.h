@@ -97,6 +97,28 @@ typedef struct gy_prompt_event { /* prompt_logprobs: one for each prompt token b
     const gy_sampled *sampled; /* id = the prompt's token at pos */
 } gy_prompt_event;
 
+/* What a request took on workers (pd/coord_times.c says whose clock that is). */
+typedef enum gy_pd_stage {
+    GY_PD_ADMITTED,          /* it has its places, and its workers were told */
+    GY_PD_D_RESERVED,        /* D has promised pages */
+    GY_PD_PREFILL_STARTED,   /* its prompt is computed */
+    GY_PD_PREFILL_COMPLETED, /* .. was computed */
+    GY_PD_PREFILL_SUBMITTED, /* .. and everything of it posted */
+    GY_PD_D_ACTIVATED,       /* D has all of it and goes on */
+    GY_PD_FIRST_TOKEN,
+    GY_PD_FINISHED,
+    GY_PD_STAGES
+} gy_pd_stage;
+typedef struct gy_pd_cost {
+    int32_t n_try;           /* 0: it never was at a worker, and all else is 0; what follows is of the last try */
+    int32_t prefill, decode; /* slots of the workers; prefill -1: where it was decoded */
+    /* gy_clock_ns, never falling from one that is set to the next that is; 0: did not happen, or the worker's word came
+     * after the last choice had ended (outputs of a token or two may overtake it). */
+    int64_t at_ns[GY_PD_STAGES];
+    /* Of PREFILLED; 0 before. tail: from the last computed row until the last byte was there. */
+    int64_t bytes, n_op, n_desc, post_ns, wire_ns, tail_ns, overlap_ns, overlap_bytes, n_overlap;
+} gy_pd_cost;
+
 typedef struct gy_finish_event {
     int32_t request, choice;
     int32_t n_left; /* choices of the request that still go on; 0: this is the request's last event */
@@ -108,6 +130,7 @@ typedef struct gy_finish_event {
     int32_t n_preempt;                                      /* times it was parked or dropped */
     uint64_t seed;                                          /* of sampling: given, or drawn */
     int64_t submit_ns, admit_ns, first_token_ns, finish_ns; /* gy_clock_ns; 0 = did not happen */
+    gy_pd_cost pd;                                          /* of an engine alone: zeros */
 } gy_finish_event;
 
 typedef enum gy_verdict { GY_CONTINUE, GY_STOP } gy_verdict;

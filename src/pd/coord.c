@@ -238,8 +238,14 @@ const gy_pd_info *gy_coord_info(const gy_coord *c) {
 
 void gy_coord_get_stats(const gy_coord *c, gy_coord_stats *out) {
     *out = c->stats;
-    for (const gy_coord_req *r = c->waiting.first; r; r = r->wnext) out->n_waiting++;
+    for (const gy_coord_req *r = c->live.first; r; r = r->next) out->n_live++;
+    for (const gy_coord_req *r = c->waiting.first; r; r = r->wnext) {
+        out->n_waiting++;
+        out->wait_tok += (int64_t)r->q.r.n_prompt * r->q.r.n;
+    }
+    for (int32_t i = 0; i < c->o.n_worker; i++) out->used_blocks += c->w[i].n_block;
     for (const gy_try *t = c->tries; t; t = t->next) {
+        if (t->phase == TRY_RESERVING) out->wait_tok += (int64_t)t->req->q.r.n_prompt * t->req->q.r.n;
         out->n_reserving += t->phase == TRY_RESERVING;
         out->n_prefill += t->phase == TRY_PREFILL;
         out->n_decode += t->phase == TRY_DECODE;

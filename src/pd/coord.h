@@ -82,9 +82,13 @@ typedef struct gy_coord_stats {
     int32_t n_waiting, n_reserving, n_prefill, n_decode, n_cleanup; /* requests; tries that only clean up */
     int64_t n_submit, n_finish[GY_FINISH_ERROR + 1];
     int64_t n_try, n_retry, n_local, n_crossed, n_death, n_swallowed,
-        n_late;                                                      /* n_late: messages for tids that are gone */
-    int64_t bytes, n_op, n_desc, overlap_ns, overlap_bytes, wire_ns; /* of prompts that crossed */
-    int64_t n_output_tok, n_loop_sum;                                /* told; loops of all of them */
+        n_late; /* n_late: messages for tids that are gone */
+    int64_t bytes, n_op, n_desc, overlap_ns, overlap_bytes, n_overlap, wire_ns; /* of prompts that crossed */
+    int64_t n_output_tok, n_loop_sum, n_exit[GY_STAT_DEPTHS]; /* told; loops of all of them; by loops - 1 */
+    int32_t n_live;                                           /* requests that have not ended */
+    int64_t used_blocks; /* core blocks that tries hold on paper; 0 when nothing runs */
+    int64_t wait_tok;    /* prompts that no worker has been given yet */
+    char lane[48];       /* of the pair that was connected last */
 } gy_coord_stats;
 void gy_coord_get_stats(const gy_coord *c, gy_coord_stats *out);
 int gy_coord_is_valid(const gy_coord *c, char *buf, size_t cap); /* credits, lists, states recomputed; tests */

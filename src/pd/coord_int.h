@@ -72,6 +72,7 @@ struct gy_coord_req {
     int n_hold; /* callbacks of it that are running: it may not be freed */
     int32_t n_left, n_failed;
     int64_t deadline_ns, submit_ns, admit_ns, since_ns; /* since: of WAITING */
+    gy_pd_cost pd;                                      /* of the latest try; at_ns without the end */
     gy_coord_choice *choice;                            /* [q.r.n] */
     uint8_t *pos_told;                                  /* bit of each prompt position; NULL: no prompt logprobs */
     gy_try *cur;                                        /* RUNNING: the try that counts */
@@ -156,6 +157,13 @@ int gy_worker_is_usable(const gy_coord_worker *w, int32_t role);
 int32_t gy_worker_blocks(const gy_coord_worker *w, int64_t n_tok);
 int gy_coord_admit(gy_coord *c, int64_t now_ns);                /* how many tries began */
 int64_t gy_coord_admit_next(const gy_coord *c, int64_t now_ns); /* when waiting alone changes what it would do */
+
+/* ---- coord_times.c ---- */
+void gy_times_begin(gy_coord_req *r, int32_t d, int32_t p, int64_t now_ns);
+void gy_times_mark(gy_coord_req *r, gy_pd_stage stage, int64_t at_ns);
+void gy_times_sent(gy_coord_req *r, const gy_msg_sent *x, int64_t now_ns);
+void gy_times_local(gy_coord_req *r, const gy_msg_finish *f, int64_t now_ns);
+int64_t gy_times_wire(const gy_msg_sent *x); /* from the first byte to the last */
 
 /* ---- coord_msg.c ---- */
 void gy_coord_worker_down(gy_coord *c, int32_t worker); /* and the others hear GONE */

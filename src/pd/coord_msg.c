@@ -3,6 +3,7 @@
  */
 #include "pd/coord_int.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { FULL_NS = 100000000 }; /* a worker that said "not now" is left alone so long, or until it gives something back */
@@ -83,6 +84,7 @@ static gy_status on_connected(gy_coord *c, gy_coord_worker *w, const gy_msg *m) 
     int32_t d = find_epoch(c, m->peer);
     if (d < 0 || w->pair[d] != PAIR_ASKED) return late(c);
     w->pair[d] = m->status == GY_OK ? PAIR_OPEN : PAIR_FAILED;
+    if (w->pair[d] == PAIR_OPEN && m->n_text) snprintf(c->stats.lane, sizeof c->stats.lane, "%.*s", m->n_text, m->text);
     return GY_OK;
 }
 
@@ -120,9 +122,10 @@ static gy_status on_reserved(gy_coord *c, gy_try *t, const gy_msg *m, int64_t no
     return GY_OK;
 }
 
-static gy_status on_active(gy_coord *c, gy_try *t, const gy_msg *m, gy_err *err) {
+static gy_status on_active(gy_coord *c, gy_try *t, const gy_msg *m, int64_t now_ns, gy_err *err) {
     if (!t->was_reserved && t->p >= 0) return out_of_place(t, m, err);
     if (t->was_active) return late(c);
+    if (t->phase != TRY_CLEANUP) gy_times_mark(t->req, GY_PD_D_ACTIVATED, now_ns);
     gy_try_active(c, t);
     return GY_OK;
 }
@@ -141,7 +144,8 @@ static void count_sent(gy_coord_stats *s, const gy_msg_sent *x) {
     s->n_desc += x->n_desc;
     s->overlap_ns += x->overlap_ns;
     s->overlap_bytes += x->overlap_bytes;
-    if (x->last_done_ns > x->first_post_ns) s->wire_ns += x->last_done_ns - x->first_post_ns;
+    s->n_overlap += x->n_overlap;
+    s->wire_ns += gy_times_wire(x);
 }
 
 static gy_status on_prefilled(gy_coord *c, gy_try *t, const gy_msg *m, int64_t now_ns, gy_err *err) {
@@ -149,6 +153,7 @@ static gy_status on_prefilled(gy_coord *c, gy_try *t, const gy_msg *m, int64_t n
         return gy_err_set(err, GY_E_FORMAT, "prefilled: found %d computed tokens, expected 0 to %d", m->sent.n_computed,
                           t->req->q.r.n_prompt);
     count_sent(&c->stats, &m->sent);
+    if (t->phase != TRY_CLEANUP) gy_times_sent(t->req, &m->sent, now_ns);
     gy_try_prefilled(c, t, m->sent.n_computed, now_ns);
     return GY_OK;
 }
@@ -208,7 +213,7 @@ static gy_status of_try(gy_coord *c, int32_t worker, const gy_msg *m, int64_t no
         return gy_err_set(err, GY_E_FORMAT, "said %s of a request that it has no such part in", gy_msg_name(m->kind));
     if (is_d ? !t->d_held : !t->p_held) return late(c);
     if (m->kind == GY_MSG_RESERVED) return on_reserved(c, t, m, now_ns, err);
-    if (m->kind == GY_MSG_ACTIVE) return on_active(c, t, m, err);
+    if (m->kind == GY_MSG_ACTIVE) return on_active(c, t, m, now_ns, err);
     if (m->kind == GY_MSG_PREFILLED) return on_prefilled(c, t, m, now_ns, err);
     if (m->kind == GY_MSG_RELEASED) return on_released(c, t, m, is_d, err);
     if (m->kind == GY_MSG_REJECTED) return on_rejected(c, t, m, is_d, now_ns);

@@ -185,6 +185,8 @@ static void finish(gy_coord *c, gy_coord_req *r, gy_finish_event *ev, int64_t no
     ev->admit_ns = r->admit_ns;
     ev->first_token_ns = k->first_token_ns;
     ev->finish_ns = now_ns;
+    ev->pd = r->pd;
+    if (ev->pd.n_try) ev->pd.at_ns[GY_PD_FINISHED] = now_ns;
     c->stats.n_finish[ev->reason]++;
     hold(r);
     if (!r->n_left) leave(c, r);
@@ -255,6 +257,10 @@ static gy_verdict tell_token(gy_coord_req *r, const gy_msg_token *m) {
     return r->on_token(r->arg, &ev);
 }
 
+static int depth_of(int32_t loops) {
+    return loops < 1 ? 0 : loops > GY_STAT_DEPTHS ? GY_STAT_DEPTHS - 1 : loops - 1;
+}
+
 /* GY_STOP ends this choice here; D hears of it when the last choice has ended (CANCEL is for a whole try). */
 gy_status gy_req_token(gy_coord *c, gy_try *t, const gy_msg_token *m, int64_t now_ns, gy_err *err) {
     gy_coord_req *r = t->req;
@@ -264,6 +270,7 @@ gy_status gy_req_token(gy_coord *c, gy_try *t, const gy_msg_token *m, int64_t no
         return gy_err_set(err, GY_E_FORMAT, "token: found output %d of choice %d, expected %d of at most %d", m->index,
                           m->choice, k->n_told, r->q.r.max_tokens);
     account(c, t, m);
+    if (!r->pd.at_ns[GY_PD_FIRST_TOKEN]) gy_times_mark(r, GY_PD_FIRST_TOKEN, now_ns);
     if (k->is_done || m->index < k->n_told) {
         c->stats.n_swallowed++;
         return GY_OK;
@@ -271,6 +278,7 @@ gy_status gy_req_token(gy_coord *c, gy_try *t, const gy_msg_token *m, int64_t no
     k->n_told++;
     c->stats.n_output_tok++;
     c->stats.n_loop_sum += m->loops;
+    c->stats.n_exit[depth_of(m->loops)]++;
     if (!k->first_token_ns) k->first_token_ns = now_ns;
     hold(r);
     gy_finish_event ev = {.choice = m->choice, .reason = GY_FINISH_STOP, .stop_id = -1};
@@ -351,6 +359,7 @@ gy_status gy_req_said_finish(gy_coord *c, gy_try *t, const gy_msg *m, int64_t no
         return GY_OK;
     }
     if (!is_told) GY_TRY(check_finish(t->req, f, err));
+    gy_times_local(t->req, f, now_ns);
     *said |= bit;
     t->n_said++;
     if (!is_told) tell_finish(c, t, m, now_ns);

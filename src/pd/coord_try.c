@@ -140,6 +140,7 @@ gy_status gy_try_begin(gy_coord *c, gy_coord_req *r, int32_t d, int32_t p, int64
     gy_req_leave_queue(c, r);
     r->cur = t;
     if (!r->admit_ns) r->admit_ns = now_ns;
+    gy_times_begin(r, d, p, now_ns);
     c->stats.n_try++;
     link_try(c, t);
     take_d(c, t);
@@ -158,6 +159,7 @@ void gy_try_reserved(gy_coord *c, gy_try *t, const gy_msg_tables *tables, int64_
         return;
     }
     t->p_held = 1;
+    gy_times_mark(t->req, GY_PD_D_RESERVED, now_ns);
     begin_phase(c, t, TRY_PREFILL, now_ns);
     c->o.send(
         c->o.user, t->p,

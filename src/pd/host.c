@@ -24,7 +24,7 @@ typedef enum tag { TAG_CHAN, TAG_PROCESS, TAG_TIMER } tag;
 
 typedef struct slot {
     gy_host_worker w;
-    gy_msg_stats past; /* w.stats when this life began */
+    gy_msg_stats past; /* what earlier lives counted */
     gy_chan *chan;     /* NULL unless a process has the other end */
     int pidfd;         /* -1: no process */
     int doomed;        /* to be killed at the top of the turn */
@@ -119,15 +119,13 @@ static void end_process(slot *s) {
 
 static void set_stats(slot *s, const gy_msg_stats *now) {
     s->w.stats = *now;
-    s->w.stats.n_step += s->past.n_step;
-    s->w.stats.n_output_tok += s->past.n_output_tok;
-    s->w.stats.n_prompt_tok += s->past.n_prompt_tok;
-    s->w.stats.step_ns += s->past.step_ns;
-    s->w.stats.model_ns += s->past.model_ns;
-    s->w.stats.xfer_bytes += s->past.xfer_bytes;
-    s->w.stats.xfer_ops += s->past.xfer_ops;
-    s->w.stats.xfer_desc += s->past.xfer_desc;
-    s->w.stats.xfer_failed += s->past.xfer_failed;
+    gy_msg_stats_add_past(&s->w.stats, &s->past);
+}
+
+/* A life has ended: what it counted stays, what it held is gone. */
+static void close_stats(slot *s) {
+    s->past = s->w.stats;
+    set_stats(s, &(gy_msg_stats){0});
 }
 
 static gy_status start(gy_host *h, slot *s, int64_t now_ns, gy_err *err) {
@@ -154,8 +152,6 @@ static gy_status start(gy_host *h, slot *s, int64_t now_ns, gy_err *err) {
     s->why[0] = 0;
     s->doomed = 0;
     s->w.state = GY_HOST_STARTING;
-    s->past = s->w.stats;
-    set_stats(s, &(gy_msg_stats){0});
     s->w.n_start++;
     s->due_ns = now_ns + (int64_t)h->o.start_ms * MS;
     return GY_OK;
@@ -237,6 +233,7 @@ static void on_exit(gy_host *h, slot *s, int64_t now_ns) {
     drain(h, s, now_ns);
     describe_end(s, &e);
     detach(s);
+    close_stats(s);
     fail_opening(h, s);
     plan_next_life(h, s, now_ns);
     gy_coord_dead(h->coord, index_of(h, s), now_ns);

@@ -225,7 +225,9 @@ static void sent(wire *w, gy_msg_sent *s) {
     FIELD(w, s->start_ns);
     FIELD(w, s->compute_ns);
     FIELD(w, s->first_post_ns);
+    FIELD(w, s->last_post_ns);
     FIELD(w, s->last_done_ns);
+    FIELD(w, s->said_ns);
     FIELD(w, s->post_ns);
     FIELD(w, s->overlap_ns);
     FIELD(w, s->overlap_bytes);
@@ -241,16 +243,29 @@ static void stats(wire *w, gy_msg_stats *s) {
     FIELD(w, s->kv_free);
     FIELD(w, s->kv_cached);
     FIELD(w, s->kv_total);
-    FIELD(w, s->n_step);
-    FIELD(w, s->n_output_tok);
-    FIELD(w, s->n_prompt_tok);
-    FIELD(w, s->step_ns);
-    FIELD(w, s->model_ns);
-    FIELD(w, s->xfer_bytes);
-    FIELD(w, s->xfer_ops);
-    FIELD(w, s->xfer_desc);
-    FIELD(w, s->xfer_failed);
+    FIELD(w, s->wait_tok);
     FIELD(w, s->xfer_inflight);
+#define COUNT(name) FIELD(w, s->name);
+    GY_MSG_COUNTS(COUNT)
+#undef COUNT
+    FIELD(w, s->kv_boundary);
+    count(w, &s->n_depth, GY_STAT_DEPTHS, 2 * sizeof **s->n_row_at + sizeof *s->kv_plane, "n_depth");
+    for (int32_t i = 0; !w->bad && i < s->n_depth; i++) {
+        FIELD(w, s->n_row_at[0][i]);
+        FIELD(w, s->n_row_at[1][i]);
+        FIELD(w, s->kv_plane[i]);
+    }
+}
+
+void gy_msg_stats_add_past(gy_msg_stats *s, const gy_msg_stats *past) {
+#define COUNT(name) s->name += past->name;
+    GY_MSG_COUNTS(COUNT)
+#undef COUNT
+    if (s->n_depth < past->n_depth) s->n_depth = past->n_depth;
+    for (int32_t i = 0; i < past->n_depth; i++) {
+        s->n_row_at[0][i] += past->n_row_at[0][i];
+        s->n_row_at[1][i] += past->n_row_at[1][i];
+    }
 }
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */

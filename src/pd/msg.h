@@ -19,7 +19,7 @@
 #include "pd/xfer.h"
 
 enum {
-    GY_MSG_VERSION = 1,
+    GY_MSG_VERSION = 2,
     GY_MSG_MAX = 64 << 20,    /* bytes of a frame */
     GY_MSG_HEAD = 8,          /* length, kind, version */
     GY_MSG_MAX_TEXT = 1 << 16 /* bytes of a sentence */
@@ -35,7 +35,7 @@ static inline int gy_tid_same(gy_tid a, gy_tid b) {
 typedef enum gy_msg_kind {
     /* worker -> coordinator */
     GY_MSG_READY = 1, /* ready */
-    GY_MSG_CONNECTED, /* peer */
+    GY_MSG_CONNECTED, /* peer, status, text: why it failed, or the lanes that it has, as UCX names them */
     GY_MSG_RESERVED,  /* tid, tables */
     GY_MSG_REJECTED,  /* tid, status, text: of RESERVE, PREFILL or LOCAL; nothing of it is left at the worker */
     GY_MSG_PREFILLED, /* tid, sent: every byte is at D */
@@ -120,18 +120,51 @@ typedef struct gy_msg_finish {
 
 typedef struct gy_msg_sent { /* what moving a prompt took */
     int64_t bytes, n_op, n_desc;
-    int64_t start_ns, compute_ns, first_post_ns, last_done_ns; /* clock of P: work began; last row left the core; .. */
-    int64_t post_ns, overlap_ns;                               /* inside post; wire time while P computed */
-    int64_t overlap_bytes, n_overlap;
+    /* Clock of P, whose differences alone mean something elsewhere: work began; the last row left the core; the first
+       and the last op were posted; the last byte was there; this was said. */
+    int64_t start_ns, compute_ns, first_post_ns, last_post_ns, last_done_ns, said_ns;
+    /* Inside post; of the wire time, what P's steps cover, and the bytes and ops that it is of. */
+    int64_t post_ns, overlap_ns, overlap_bytes, n_overlap;
     int32_t n_computed; /* prompt tokens that were not in P's cache */
 } gy_msg_sent;
 
-typedef struct gy_msg_stats {
+/* What only ever grows in one life of a worker. */
+#define GY_MSG_COUNTS(X)                                                                                               \
+    X(n_step)                                                                                                          \
+    X(n_pass)                                                                                                          \
+    X(n_row)                                                                                                           \
+    X(n_output_tok)                                                                                                    \
+    X(n_prompt_tok)                                                                                                    \
+    X(n_park)                                                                                                          \
+    X(n_restore)                                                                                                       \
+    X(n_drop)                                                                                                          \
+    X(n_recomputed_tok)                                                                                                \
+    X(cache_query_tok)                                                                                                 \
+    X(cache_hit_tok)                                                                                                   \
+    X(cache_evicted)                                                                                                   \
+    X(mask_hit)                                                                                                        \
+    X(mask_miss)                                                                                                       \
+    X(step_ns)                                                                                                         \
+    X(model_ns)                                                                                                        \
+    X(sample_ns)                                                                                                       \
+    X(xfer_bytes)                                                                                                      \
+    X(xfer_ops)                                                                                                        \
+    X(xfer_desc)                                                                                                       \
+    X(xfer_failed)
+
+typedef struct gy_msg_stats { /* as gy_engine_stats and gy_xfer_stats have them */
     int32_t n_waiting, n_running, n_parked, n_handoff;
     int32_t kv_free, kv_cached, kv_total; /* core blocks */
-    int64_t n_step, n_output_tok, n_prompt_tok, step_ns, model_ns;
-    int64_t xfer_bytes, xfer_ops, xfer_desc, xfer_failed, xfer_inflight;
+    int64_t wait_tok, xfer_inflight;
+#define GY_MSG_COUNT(name) int64_t name;
+    GY_MSG_COUNTS(GY_MSG_COUNT)
+#undef GY_MSG_COUNT
+    int32_t n_depth; /* entries of the tables that mean something */
+    int64_t n_row_at[2][GY_STAT_DEPTHS];
+    int32_t kv_plane[GY_STAT_DEPTHS], kv_boundary;
 } gy_msg_stats;
+/* What grows, of earlier lives of the same worker. */
+void gy_msg_stats_add_past(gy_msg_stats *s, const gy_msg_stats *past);
 
 typedef struct gy_msg { /* one message of any kind; which fields count: gy_msg_kind */
     gy_msg_kind kind;

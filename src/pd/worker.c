@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -58,6 +59,7 @@ static void connected(gy_worker *w, gy_peer *p) {
     w->n_asked--;
     if (p->state != GY_PEER_ASKED) return; /* gone meanwhile */
     p->state = p->err.status < 0 ? GY_PEER_FAILED : GY_PEER_UP;
+    if (p->state == GY_PEER_UP) snprintf(p->err.msg, sizeof p->err.msg, "%s", p->lanes);
     say_status(w, (gy_msg){.kind = GY_MSG_CONNECTED, .peer = p->epoch}, &p->err);
 }
 
@@ -241,25 +243,60 @@ static int64_t now_of(const gy_worker *w) {
     return w->o.now_ns ? w->o.now_ns(w->o.user) : gy_clock_ns();
 }
 
+/* Prompts that are to be computed here and that the engine has not heard of. */
+static int64_t waiting_tokens(const gy_worker *w) {
+    int64_t n = 0;
+    if (!(w->n_wait[GY_PART_PREFILL] + w->n_wait[GY_PART_LOCAL])) return 0;
+    for (const gy_part *t = w->first; t; t = t->next)
+        if (t->state == GY_PART_WAIT && t->kind != GY_PART_DECODE)
+            n += (int64_t)t->r.n_prompt * (t->kind == GY_PART_LOCAL ? t->r.n : 1);
+    return n;
+}
+
+static void fill_xfer(const gy_worker *w, gy_msg_stats *out) {
+    out->xfer_bytes = atomic_load_explicit(&w->counts.bytes, memory_order_relaxed);
+    out->xfer_ops = atomic_load_explicit(&w->counts.ops, memory_order_relaxed);
+    out->xfer_desc = atomic_load_explicit(&w->counts.desc, memory_order_relaxed);
+    out->xfer_failed = atomic_load_explicit(&w->counts.failed, memory_order_relaxed);
+    out->xfer_inflight = atomic_load_explicit(&w->counts.inflight, memory_order_relaxed);
+}
+
+static void fill_tables(const gy_worker *w, const gy_engine_stats *s, gy_msg_stats *out) {
+    out->n_depth = w->depth < GY_STAT_DEPTHS ? w->depth : GY_STAT_DEPTHS;
+    memcpy(out->n_row_at, s->n_row_at, sizeof out->n_row_at);
+    memcpy(out->kv_plane, s->kv_plane, sizeof out->kv_plane);
+    out->kv_boundary = s->kv_boundary;
+}
+
 static void fill_stats(const gy_worker *w, const gy_engine_stats *s, gy_msg_stats *out) {
-    *out = (gy_msg_stats){.n_waiting = s->sched.n_waiting + w->n_wait[GY_PART_PREFILL] + w->n_wait[GY_PART_DECODE] +
-                                       w->n_wait[GY_PART_LOCAL],
+    const int32_t *n = w->n_wait;
+    *out = (gy_msg_stats){.n_waiting = s->sched.n_waiting + n[GY_PART_PREFILL] + n[GY_PART_DECODE] + n[GY_PART_LOCAL],
                           .n_running = s->sched.n_running,
                           .n_parked = s->sched.n_parked,
                           .n_handoff = gy_engine_n_handoff(w->e),
                           .kv_free = s->kv_free[GY_KV_CORE],
                           .kv_cached = s->kv_cached[GY_KV_CORE],
                           .kv_total = s->kv_total[GY_KV_CORE],
+                          .wait_tok = s->sched.n_wait_tok + waiting_tokens(w),
                           .n_step = s->n_step,
+                          .n_pass = s->n_pass,
+                          .n_row = s->n_row,
                           .n_output_tok = s->n_output_tok,
                           .n_prompt_tok = s->n_prompt_tok,
+                          .n_park = s->sched.n_park,
+                          .n_restore = s->sched.n_restore,
+                          .n_drop = s->sched.n_drop,
+                          .n_recomputed_tok = s->sched.n_recomputed_tok,
+                          .cache_query_tok = s->prefix.n_query_tok,
+                          .cache_hit_tok = s->prefix.n_hit_tok,
+                          .cache_evicted = s->prefix.n_evict,
+                          .mask_hit = (int64_t)s->mask.n_hit,
+                          .mask_miss = (int64_t)s->mask.n_miss,
                           .step_ns = s->step_ns,
                           .model_ns = s->model_ns,
-                          .xfer_bytes = atomic_load_explicit(&w->counts.bytes, memory_order_relaxed),
-                          .xfer_ops = atomic_load_explicit(&w->counts.ops, memory_order_relaxed),
-                          .xfer_desc = atomic_load_explicit(&w->counts.desc, memory_order_relaxed),
-                          .xfer_failed = atomic_load_explicit(&w->counts.failed, memory_order_relaxed),
-                          .xfer_inflight = atomic_load_explicit(&w->counts.inflight, memory_order_relaxed)};
+                          .sample_ns = s->sample_ns};
+    fill_xfer(w, out);
+    fill_tables(w, s, out);
 }
 
 /* Each GY_WORKER_STATS_MS while anything happens, at once when an eighth of the pool has come or gone, and when nothing
@@ -293,8 +330,8 @@ static int64_t work_done(const gy_worker *w) {
 static gy_status step(gy_worker *w, gy_err *err, int *worked_out) {
     gy_busy_begin(&w->busy, gy_clock_ns());
     gy_status st = gy_engine_step(w->e, err);
-    gy_busy_end(&w->busy, gy_clock_ns());
     int64_t done = work_done(w);
+    gy_busy_end(&w->busy, gy_clock_ns(), done != w->done);
     w->n_idle = st == GY_OK && done == w->done ? w->n_idle + 1 : 0;
     w->done = done;
     *worked_out = st == GY_OK && w->n_idle < 2;

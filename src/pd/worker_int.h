@@ -72,6 +72,7 @@ typedef struct gy_peer { /* a worker that this one writes to; engine half */
     /* Transfer half, until CONNECTED: */
     gy_err err;
     size_t region_bytes[GY_WORKER_REGIONS];
+    char lanes[64];
     gy_xfer_peer *x; /* transfer half, always */
 } gy_peer;
 
@@ -247,7 +248,7 @@ gy_status gy_worker_open_xfer(gy_worker *w, gy_err *err);
 void gy_worker_tell_engine(gy_worker *w, gy_rec_kind kind, void *ptr);
 
 void gy_busy_begin(gy_busy *b, int64_t now);
-void gy_busy_end(gy_busy *b, int64_t now);
+void gy_busy_end(gy_busy *b, int64_t now, int was_work); /* a step that found nothing to do was none */
 int64_t gy_busy_at(gy_busy *b, int64_t t);
 
 #endif

@@ -182,6 +182,7 @@ static void say_prefilled(gy_part *t) {
     m.sent.start_ns = t->start_ns;
     m.sent.compute_ns = t->compute_ns;
     m.sent.n_computed = t->n_computed;
+    m.sent.said_ns = gy_clock_ns();
     t->w->o.send(t->w->o.user, &m);
 }
 

@@ -19,10 +19,10 @@ void gy_busy_begin(gy_busy *b, int64_t now) {
     atomic_fetch_add(&b->seq, 1);
 }
 
-void gy_busy_end(gy_busy *b, int64_t now) {
+void gy_busy_end(gy_busy *b, int64_t now, int was_work) {
     int64_t since = atomic_load(&b->since);
     atomic_fetch_add(&b->seq, 1);
-    atomic_fetch_add(&b->total, now - since);
+    if (was_work) atomic_fetch_add(&b->total, now - since);
     atomic_store(&b->since, 0);
     atomic_fetch_add(&b->seq, 1);
 }
@@ -162,6 +162,7 @@ static gy_out_op *cut(gy_worker *w, gy_part *t) {
 
 static void count_posted(gy_worker *w, gy_push *p, gy_out_op *o) {
     if (!p->sum.first_post_ns) p->sum.first_post_ns = o->op.post_ns;
+    p->sum.last_post_ns = o->op.post_ns;
     p->sum.post_ns += gy_clock_ns() - o->op.post_ns;
     o->busy_ns = gy_busy_at(&w->busy, o->op.post_ns);
 }

@@ -1,6 +1,7 @@
 /* The transfer half: records in, notes and completions, ops out. What an op is made of: worker_push.c. */
 #include "pd/worker_int.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void gy_worker_tell_engine(gy_worker *w, gy_rec_kind kind, void *ptr) {
@@ -12,8 +13,10 @@ void gy_worker_tell_engine(gy_worker *w, gy_rec_kind kind, void *ptr) {
 
 static void connect_peer(gy_worker *w, gy_peer *p) {
     p->err = (gy_err){0};
-    if (gy_xfer_import(w->x, p->blob, (size_t)p->n_blob, &p->err, &p->x) >= 0)
+    if (gy_xfer_import(w->x, p->blob, (size_t)p->n_blob, &p->err, &p->x) >= 0) {
         for (int32_t i = 0; i < GY_WORKER_REGIONS; i++) p->region_bytes[i] = gy_xfer_peer_region_bytes(p->x, i);
+        snprintf(p->lanes, sizeof p->lanes, "%s", gy_xfer_lanes(p->x));
+    }
     gy_worker_tell_engine(w, GY_REC_CONNECTED, p);
 }
 

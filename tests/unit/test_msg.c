@@ -84,8 +84,18 @@ static void fill(full *f, gy_msg_kind k) {
     m->token.n_gate = 4;
     m->finish = (gy_msg_finish){
         .choice = 2, .n_left = 1, .reason = GY_FINISH_LENGTH, .stop_id = -1, .seed = 77, .finish_ns = 5};
-    m->sent = (gy_msg_sent){.bytes = 1 << 30, .n_op = 7, .overlap_ns = 3, .n_computed = 11};
-    m->stats = (gy_msg_stats){.n_waiting = 1, .kv_total = 50, .xfer_inflight = 1234567};
+    m->sent = (gy_msg_sent){.bytes = 1 << 30, .n_op = 7, .overlap_ns = 3, .n_computed = 11, .last_post_ns = 4};
+    m->sent.said_ns = 5;
+    m->stats = (gy_msg_stats){.n_waiting = 1, .kv_total = 50, .xfer_inflight = 1234567, .wait_tok = 12, .n_depth = 5};
+#define COUNT(name) m->stats.name = (int64_t)draw() << 20;
+    GY_MSG_COUNTS(COUNT)
+#undef COUNT
+    m->stats.kv_boundary = 8;
+    for (int i = 0; i < 5; i++) {
+        m->stats.n_row_at[0][i] = (int64_t)draw() << 20;
+        m->stats.n_row_at[1][i] = (int64_t)draw() << 20;
+        m->stats.kv_plane[i] = 3 + i;
+    }
 }
 
 static void same_table(const gy_msg_tables *a, const gy_msg_tables *b) {
@@ -214,8 +224,8 @@ static void test_refused(void **state) {
     assert_int_equal(gy_msg_encode(&f.m, &out), GY_OK);
     out.data[6] = 9; /* version */
     assert_int_equal(gy_msg_decode(out.data, out.len, a, &err, &got), GY_E_FORMAT);
-    assert_string_equal(err.msg, "message cancel: found version 9, expected 1: both ends must run the same gyre");
-    out.data[6] = 1;
+    assert_string_equal(err.msg, "message cancel: found version 9, expected 2: both ends must run the same gyre");
+    out.data[6] = GY_MSG_VERSION;
     out.data[4] = 50; /* kind */
     assert_int_equal(gy_msg_decode(out.data, out.len, a, &err, &got), GY_DONE);
     assert_int_equal(gy_msg_frame("\0\0\0\0", 4, &n, &err), GY_E_FORMAT);
@@ -253,12 +263,69 @@ static void test_info(void **state) {
     assert_non_null(strstr(err.msg, "fingerprints"));
 }
 
+static gy_msg_stats counted(int64_t v, int32_t n_depth) {
+    gy_msg_stats s = {.n_waiting = 1, .kv_free = 2, .wait_tok = 3, .xfer_inflight = 4, .kv_boundary = 5};
+#define COUNT(name) s.name = v++;
+    GY_MSG_COUNTS(COUNT)
+#undef COUNT
+    s.n_depth = n_depth;
+    for (int32_t i = 0; i < n_depth; i++) {
+        s.n_row_at[0][i] = v + i;
+        s.n_row_at[1][i] = v + 100 + i;
+        s.kv_plane[i] = 6;
+    }
+    return s;
+}
+
+/* What grows is of all lives, what is held of the present one, deeper tables stay whole. */
+static void test_past(void **state) {
+    (void)state;
+    gy_msg_stats now = counted(1, 2), past = counted(1000, 4);
+    int64_t v = 1001;
+    gy_msg_stats_add_past(&now, &past);
+#define COUNT(name)                                                                                                    \
+    assert_int_equal(now.name, v);                                                                                     \
+    v += 2;
+    GY_MSG_COUNTS(COUNT)
+#undef COUNT
+    assert_int_equal(now.n_depth, 4);
+    int64_t a = 1 + (v - 1001) / 2, b = 999 + a;
+    assert_int_equal(now.n_row_at[0][1], a + 1 + b + 1);
+    assert_int_equal(now.n_row_at[1][0], a + 100 + b + 100);
+    assert_int_equal(now.n_row_at[1][3], b + 103);
+    assert_int_equal(now.kv_plane[1], 6);
+    assert_int_equal(now.kv_plane[3], 0);
+    assert_int_equal(now.n_waiting, 1);
+    assert_int_equal(now.kv_free, 2);
+    assert_int_equal(now.wait_tok, 3);
+    assert_int_equal(now.xfer_inflight, 4);
+    assert_int_equal(now.kv_boundary, 5);
+}
+
+/* More depths than there is room for: refused before they are read. */
+static void test_depths(void **state) {
+    (void)state;
+    gy_arena *a = gy_arena_create(GY_MEM_PD, 4096);
+    full f;
+    gy_str out = {0};
+    gy_msg got;
+    gy_err err;
+    fill(&f, GY_MSG_STATS);
+    f.m.stats.n_depth = GY_STAT_DEPTHS;
+    assert_int_equal(gy_msg_encode(&f.m, &out), GY_OK);
+    assert_int_equal(gy_msg_decode(out.data, out.len, a, &err, &got), GY_OK);
+    int32_t n = GY_STAT_DEPTHS + 1;
+    memcpy(out.data + out.len - GY_STAT_DEPTHS * (8 + 8 + 4) - 4, &n, sizeof n);
+    assert_int_equal(gy_msg_decode(out.data, out.len, a, &err, &got), GY_E_FORMAT);
+    assert_string_equal(err.msg, "message stats: n_depth cannot be read");
+    gy_str_free(&out);
+    gy_arena_destroy(a);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_there_and_back),
-        cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_info),
+        cmocka_unit_test(test_there_and_back), cmocka_unit_test(test_cut),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_info),           cmocka_unit_test(test_past), cmocka_unit_test(test_depths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,8 +25,9 @@ static gy_status check_opts(const gy_coord_opts *o, gy_err *err) {
     if (o->n_worker < 1 || o->n_worker > GY_COORD_MAX_WORKERS)
         return gy_err_set(err, GY_E_ARG, "workers: found %d, expected 1 to %d", o->n_worker, GY_COORD_MAX_WORKERS);
     for (int32_t i = 0; i < o->n_worker; i++)
-        if (o->role[i] < GY_PD_PREFILL || o->role[i] > (GY_PD_PREFILL | GY_PD_DECODE))
-            return gy_err_set(err, GY_E_ARG, "role of worker %d: found %d, expected 1 (prefill), 2 (decode) or 3", i,
+        if (o->role[i] < 0 || o->role[i] > (GY_PD_PREFILL | GY_PD_DECODE))
+            return gy_err_set(err, GY_E_ARG,
+                              "role of worker %d: found %d, expected 0 (any), 1 (prefill), 2 (decode) or 3", i,
                               o->role[i]);
     if (o->max_queue < 1) return gy_err_set(err, GY_E_ARG, "max_queue: found %d, expected 1 or more", o->max_queue);
     if (o->max_prefill < 1)
@@ -215,8 +216,8 @@ static void die_in(gy_coord *c, gy_try *t, int32_t worker, int64_t now_ns) {
 
 void gy_coord_dead(gy_coord *c, int32_t worker, int64_t now_ns) {
     if (worker < 0 || worker >= c->o.n_worker) return;
+    c->stats.n_death += !gy_coord_may_stop(c, worker);
     gy_coord_worker_down(c, worker);
-    c->stats.n_death++;
     for (gy_try *t = c->tries, *next; t; t = next) {
         next = t->next;
         if (t->d == worker || t->p == worker) die_in(c, t, worker, now_ns);
@@ -225,6 +226,22 @@ void gy_coord_dead(gy_coord *c, int32_t worker, int64_t now_ns) {
 
 /* ---- what can be asked
  * --------------------------------------------------------------------------------------------------- */
+
+void gy_coord_leave(gy_coord *c, int32_t worker) {
+    if (c->w[worker].is_ready) c->w[worker].is_leaving = 1;
+}
+
+/* Until ACTIVE: its last note may be behind its word that all bytes are there. */
+static int writes(const gy_try *t) {
+    return t->p_held || t->phase == TRY_RESERVING || t->phase == TRY_PREFILL;
+}
+
+int gy_coord_may_stop(const gy_coord *c, int32_t worker) {
+    if (!c->w[worker].is_leaving) return 0;
+    for (const gy_try *t = c->tries; t; t = t->next)
+        if ((t->d == worker && t->d_held) || (t->p == worker && writes(t))) return 0;
+    return 1;
+}
 
 int gy_coord_n_ready(const gy_coord *c, gy_pd_role role) {
     int n = 0;

@@ -20,7 +20,9 @@
  *   DECODE     CANCEL to D -> RELEASED of D; also to P, if it has not said PREFILLED
  *
  * A dead worker (told after it was reaped, so no copy of it is under way): all tries it had a part in end; D's pages of
- * a dead P's try get CANCEL_SAFE at once, P's work for a dead D gets CANCEL. Others go on.
+ * a dead P's try get CANCEL_SAFE at once, P's work for a dead D gets CANCEL. Others go on. Of a worker on another host
+ * only the connection is known to be dead: all others are told GONE first, and write or take in nothing of it from then
+ * on, whatever it still does.
  *
  * Credits: a try takes its places (a reservation at D, a prefill at P) before a message is sent and gives them back
  * with RELEASED, REJECTED or the worker's death, once.
@@ -36,7 +38,7 @@ enum { GY_COORD_MAX_WORKERS = 64, GY_COORD_MAX_TRIES = 3, GY_COORD_PATIENCE = 10
 
 typedef struct gy_coord_opts {
     int32_t n_worker;
-    int32_t role[GY_COORD_MAX_WORKERS]; /* gy_pd_role bits of each slot */
+    int32_t role[GY_COORD_MAX_WORKERS]; /* gy_pd_role bits of each slot; 0: empty until a READY says who it is */
     int32_t max_queue;                  /* choices that wait; then GY_AGAIN */
     int32_t local_below;                /* prompts of fewer tokens are prefilled where they decode; 0: none */
     int32_t max_prefill;                /* prompts that one P has at once (its queue included); 4 */
@@ -59,7 +61,11 @@ void gy_coord_destroy(gy_coord *c); /* accepts NULL; requests end without an eve
 /* What it says; GY_E_ARG, GY_E_FORMAT: it may not say that (another model, a message of the other direction): the shell
  * ends it. READY makes it known, tells it of the others and them of it. */
 gy_status gy_coord_message(gy_coord *c, int32_t worker, const gy_msg *m, int64_t now_ns, gy_err *err);
-void gy_coord_dead(gy_coord *c, int32_t worker, int64_t now_ns); /* its process is reaped */
+void gy_coord_dead(gy_coord *c, int32_t worker, int64_t now_ns); /* its process is reaped, or its connection closed */
+/* Nothing new goes there; what it has goes on. LEAVING says the same from the other side. Until it is dead. */
+void gy_coord_leave(gy_coord *c, int32_t worker);
+/* 1: it leaves, and holds nothing of any request: STOP ends it without a loss. gy_coord_dead then counts no death. */
+int gy_coord_may_stop(const gy_coord *c, int32_t worker);
 int gy_coord_n_ready(const gy_coord *c, gy_pd_role role);
 const gy_pd_info *gy_coord_info(const gy_coord *c); /* of the first READY; NULL before */
 

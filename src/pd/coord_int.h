@@ -85,9 +85,10 @@ typedef enum gy_pair { PAIR_NONE, PAIR_ASKED, PAIR_OPEN, PAIR_FAILED } gy_pair;
 
 typedef struct gy_coord_worker {
     int is_ready;   /* between READY and death */
+    int is_leaving; /* nothing new; ends with its death */
     int is_suspect; /* was silent too long: nothing new until it speaks */
     int is_lost;    /* said FATAL or broke the protocol: nothing new until it has died */
-    int32_t role;
+    int32_t role;   /* 0: an empty slot */
     uint64_t epoch;
     gy_pd_info info;
     void *blob;

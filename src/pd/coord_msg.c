@@ -33,7 +33,9 @@ static int32_t find_epoch(const gy_coord *c, uint64_t epoch) {
 
 static gy_status check_ready(const gy_coord *c, const gy_coord_worker *w, const gy_msg *m, gy_err *err) {
     if (w->is_ready) return gy_err_set(err, GY_E_FORMAT, "said ready twice in one life");
-    if (m->ready.role != w->role)
+    if (m->ready.role < GY_PD_PREFILL || m->ready.role > (GY_PD_PREFILL | GY_PD_DECODE))
+        return gy_err_set(err, GY_E_ARG, "role: found %d, expected 1 (prefill), 2 (decode) or 3", m->ready.role);
+    if (w->role && m->ready.role != w->role)
         return gy_err_set(err, GY_E_ARG, "role: found %d, expected %d (bits: 1 prefill, 2 decode)", m->ready.role,
                           w->role);
     if (find_epoch(c, m->peer) >= 0)
@@ -66,6 +68,7 @@ static gy_status on_ready(gy_coord *c, int32_t worker, const gy_msg *m, gy_err *
     if (m->n_blob) memcpy(blob, m->blob, (size_t)m->n_blob);
     w->blob = blob;
     w->n_blob = m->n_blob;
+    w->role = m->ready.role;
     w->info = m->ready.info;
     w->epoch = m->peer;
     w->plane_core = count_planes(&w->info);
@@ -91,7 +94,8 @@ static gy_status on_connected(gy_coord *c, gy_coord_worker *w, const gy_msg *m) 
 void gy_coord_worker_down(gy_coord *c, int32_t worker) {
     gy_coord_worker *w = &c->w[worker];
     int was_ready = w->is_ready;
-    w->is_ready = w->is_suspect = w->is_lost = 0;
+    w->is_ready = w->is_leaving = w->is_suspect = w->is_lost = 0;
+    w->role = c->o.role[worker];
     w->full_until_ns = 0;
     gy_mem_free(w->blob);
     w->blob = NULL;
@@ -238,6 +242,7 @@ static gy_status dispatch(gy_coord *c, int32_t worker, const gy_msg *m, int64_t 
         return gy_err_set(err, GY_E_FORMAT, "said %s, which only a coordinator says", gy_msg_name(m->kind));
     if (!w->is_ready) return gy_err_set(err, GY_E_FORMAT, "said %s before ready", gy_msg_name(m->kind));
     if (m->kind == GY_MSG_CONNECTED) return on_connected(c, w, m);
+    if (m->kind == GY_MSG_LEAVING) gy_coord_leave(c, worker);
     return is_of_try(m->kind) ? of_try(c, worker, m, now_ns, err) : GY_OK;
 }
 

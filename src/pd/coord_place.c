@@ -7,7 +7,7 @@
 enum { SCAN = 64 }; /* waiting requests that are looked at in a turn without finding a place */
 
 int gy_worker_is_usable(const gy_coord_worker *w, int32_t role) {
-    return w->is_ready && !w->is_suspect && !w->is_lost && (w->role & role);
+    return w->is_ready && !w->is_leaving && !w->is_suspect && !w->is_lost && (w->role & role);
 }
 
 int32_t gy_worker_blocks(const gy_coord_worker *w, int64_t n_tok) {

@@ -1053,6 +1053,87 @@ static void only_a_worker_that_fits_is_ready(void **state) {
     close_world(&w);
 }
 
+static gy_msg ready_as(world *w, int32_t slot, int32_t role) {
+    gy_msg m = ready(w, slot);
+    m.ready.role = role;
+    return m;
+}
+
+/* Slots without a role: whoever comes says what it is, and its slot is empty again when it is gone. */
+static void who_joins_says_its_role(void **state) {
+    (void)state;
+    const int32_t roles[3] = {0, 0, 0};
+    world w;
+    open_world(&w, 3, roles);
+    submit(&w, (ask){.max_tokens = 1});
+    assert_int_equal(turn(&w), GY_AGAIN);
+    refused(&w, 0, ready_as(&w, 0, 0), GY_E_ARG, "role: found 0, expected 1 (prefill), 2 (decode) or 3");
+    die(&w, 0);
+    refused(&w, 0, ready_as(&w, 0, 4), GY_E_ARG, "role: found 4");
+    die(&w, 0);
+    said(&w, 2, ready_as(&w, 2, D));
+    assert_int_equal(gy_coord_n_ready(w.c, GY_PD_DECODE), 1);
+    said(&w, 0, ready_as(&w, 0, P));
+    expect_log(&w, "0<connect 3");
+    say_connected(&w, 0, 2);
+    assert_int_equal(turn(&w), GY_OK);
+    expect_log(&w, "2<reserve a");
+    die(&w, 2);
+    expect_log(&w, "0<gone 3");
+    said(&w, 2, ready_as(&w, 2, P)); /* another life is another worker */
+    said(&w, 1, ready_as(&w, 1, H));
+    expect_log(&w, "0<connect 2  2<connect 2");
+    die(&w, 0);
+    assert_int_equal(gy_coord_n_ready(w.c, GY_PD_PREFILL), 2);
+    assert_int_equal(gy_coord_n_ready(w.c, GY_PD_DECODE), 1);
+    gy_coord_cancel(w.c, 0);
+    w.log[0] = '\0';
+    turn(&w);
+    expect_log(&w, "r0.0=cancelled/0");
+    for (int32_t i = 1; i < 3; i++) die(&w, i);
+    w.log[0] = '\0';
+    close_world(&w);
+}
+
+/* LEAVING, or the other way round: what it has goes on, nothing new goes there, and then it may stop. */
+static void who_leaves_ends_what_it_has(void **state) {
+    (void)state;
+    WORLD(w, P, D, D);
+    submit(&w, (ask){.max_tokens = 1});
+    to_prefill(&w);
+    assert_false(gy_coord_may_stop(w.c, 1));
+    said(&w, 1, (gy_msg){.kind = GY_MSG_LEAVING});
+    gy_coord_leave(w.c, 0);
+    submit(&w, (ask){.max_tokens = 1});
+    assert_int_equal(turn(&w), GY_OK); /* P leaves too: where it decodes, and that is not 1 */
+    expect_log(&w, "2<local b");
+    assert_false(gy_coord_may_stop(w.c, 0) || gy_coord_may_stop(w.c, 1) || gy_coord_may_stop(w.c, 2));
+    prefilled(&w, 0, 'a');
+    assert_false(gy_coord_may_stop(w.c, 0)); /* its last note may be under way */
+    say(&w, 1, GY_MSG_ACTIVE, 'a');
+    assert_true(gy_coord_may_stop(w.c, 0));
+    die(&w, 0); /* it was told to stop */
+    expect_log(&w, "1<gone 1  2<gone 1");
+    said(&w, 1, token(&w, 'a', 0, 0));
+    said(&w, 1, finish(&w, 'a', 0, GY_FINISH_LENGTH, 1));
+    assert_false(gy_coord_may_stop(w.c, 1));
+    say(&w, 1, GY_MSG_RELEASED, 'a');
+    assert_true(gy_coord_may_stop(w.c, 1));
+    die(&w, 1);
+    assert_int_equal(stats_of(&w).n_death, 0);
+    said(&w, 2, (gy_msg){.kind = GY_MSG_LEAVING});
+    die(&w, 2); /* in the middle of it */
+    assert_int_equal(stats_of(&w).n_death, 1);
+    say_ready(&w, 2);
+    assert_int_equal(turn(&w), GY_OK);
+    expect_log(&w, "r0.0:0  r0.0=length/0  2<gone 2  2<local c");
+    said(&w, 2, finish(&w, 'c', 0, GY_FINISH_STOP, 0));
+    say(&w, 2, GY_MSG_RELEASED, 'c');
+    expect_log(&w, "r1.0=stop/0");
+    assert_false(gy_coord_may_stop(w.c, 2)); /* a new life does not leave */
+    close_world(&w);
+}
+
 static void messages_of_the_other_direction_are_refused(void **state) {
     (void)state;
     for (int k = GY_MSG_CONNECT; k <= GY_MSG_PING; k++) {
@@ -1628,6 +1709,8 @@ int main(void) {
         cmocka_unit_test(who_speaks_may_be_slow),
         cmocka_unit_test(silence_three_times_is_the_end),
         cmocka_unit_test(only_a_worker_that_fits_is_ready),
+        cmocka_unit_test(who_joins_says_its_role),
+        cmocka_unit_test(who_leaves_ends_what_it_has),
         cmocka_unit_test(messages_of_the_other_direction_are_refused),
         cmocka_unit_test(what_no_honest_worker_says),
         cmocka_unit_test(outputs_must_be_whole),

@@ -60,6 +60,8 @@ typedef enum seen {
     S_CROSSED,
     S_LOCAL,
     S_FULL_QUEUE,
+    S_LEFT,
+    S_NEW_ROLE,
     N_SEEN
 } seen;
 static const char *const seen_name[N_SEEN] = {"cancel of an unanswered RESERVE or unknown",
@@ -84,7 +86,9 @@ static const char *const seen_name[N_SEEN] = {"cancel of an unanswered RESERVE o
                                               "silence",
                                               "crossed",
                                               "local",
-                                              "full queue"};
+                                              "full queue",
+                                              "left when nothing was left",
+                                              "came back as another"};
 
 typedef struct word { /* a message, as much of it as matters here */
     gy_msg_kind kind;
@@ -111,7 +115,9 @@ typedef struct job {
 
 typedef struct worker {
     int is_up, is_dying; /* dying: killed, its last words are still to be read, then it is reaped */
-    int32_t role;
+    int is_leaving;      /* it said so, or will */
+    int is_guest;        /* its slot has no role of its own */
+    int32_t role, home;  /* home: its role when nothing changes any more */
     uint64_t epoch;
     int64_t frozen_until;
     queue in, out;
@@ -339,6 +345,13 @@ static void heard_gone(sim *s, worker *w, uint64_t peer) {
     }
 }
 
+static void stop(sim *s, worker *w) {
+    for (int i = 0; i < MAX_JOB; i++)
+        if (w->job[i].state != J_NONE) wrong(s, "it is told to stop with a job in state %d", w->job[i].state);
+    w->is_dying = 1;
+    s->seen[S_LEFT]++;
+}
+
 static void hear(sim *s, worker *w) {
     word x = pop(&w->in);
     job *j = find_job(w, x.tid);
@@ -348,6 +361,7 @@ static void hear(sim *s, worker *w) {
     if (x.kind == GY_MSG_RESERVE) new_job(s, w, J_ASKED, &x);
     if (x.kind == GY_MSG_LOCAL) new_job(s, w, J_LOCAL, &x);
     if (x.kind == GY_MSG_PREFILL) new_job(s, w, J_EXPORT, &x);
+    if (x.kind == GY_MSG_STOP) stop(s, w);
     if (x.kind == GY_MSG_CANCEL) heard_cancel(s, w, j);
     if (x.kind == GY_MSG_CANCEL_SAFE) {
         s->seen[S_SAFE]++;
@@ -449,7 +463,10 @@ static void deliver_note(sim *s) {
 static void spawn(sim *s, int i) {
     worker *w = &s->w[i];
     int32_t role = w->role;
-    *w = (worker){.is_up = 1, .role = role, .epoch = ++s->next_epoch};
+    int is_guest = w->is_guest;
+    if (is_guest) role = chance(s, 30) && !s->is_ending ? 1 + (int32_t)draw(s, 3) : w->home;
+    s->seen[S_NEW_ROLE] += role != w->role;
+    *w = (worker){.is_up = 1, .role = role, .home = w->home, .is_guest = is_guest, .epoch = ++s->next_epoch};
     tell(s, "%d is born", i);
     say(s, w, (word){.kind = GY_MSG_READY, .peer = w->epoch});
 }
@@ -610,8 +627,19 @@ static void submit(sim *s) {
 
 /* ---- the world ---- */
 
+/* As the shell does: who leaves and has nothing left is told to stop, once. */
+static void stop_who_left(sim *s) {
+    for (int i = 0; i < s->n_worker; i++) {
+        worker *w = &s->w[i];
+        if (!w->is_leaving || !gy_coord_may_stop(s->c, i)) continue;
+        w->is_leaving = 0;
+        on_send(s, i, &(gy_msg){.kind = GY_MSG_STOP});
+    }
+}
+
 static void turn(sim *s) {
     gy_coord_turn(s->c, s->now, &s->next_ns);
+    stop_who_left(s);
 }
 
 static void check_all(sim *s) {
@@ -654,7 +682,13 @@ static void fault(sim *s) {
     int i = (int)draw(s, (uint32_t)s->n_worker);
     worker *w = &s->w[i];
     if (!w->is_up || w->is_dying) return;
-    if (chance(s, 50))
+    if (chance(s, 30) && !w->is_leaving) {
+        w->is_leaving = 1;
+        if (chance(s, 50))
+            gy_coord_leave(s->c, i);
+        else
+            say(s, w, (word){.kind = GY_MSG_LEAVING});
+    } else if (chance(s, 50))
         kill_worker(s, i);
     else {
         w->frozen_until = s->now + (int64_t)draw(s, 2000) * ms;
@@ -725,17 +759,22 @@ static void open_sim(sim *s) {
     o.user = s;
     o.send = on_send;
     o.random = on_random;
+    for (int i = 0; i < s->n_worker; i++) {
+        s->w[i].role = s->w[i].home = o.role[i];
+        s->w[i].is_guest = s->has_faults && chance(s, 30);
+        if (s->w[i].is_guest) o.role[i] = 0;
+    }
     gy_err err = {0};
     if (gy_coord_create(&o, &err, &s->c) < 0) wrong(s, "%s", err.msg);
-    for (int i = 0; i < s->n_worker; i++) {
-        s->w[i].role = o.role[i];
-        spawn(s, i);
-    }
+    for (int i = 0; i < s->n_worker; i++) spawn(s, i);
 }
 
 static void no_more_faults(sim *s) {
     s->is_ending = 1;
-    for (int i = 0; i < s->n_worker; i++) s->w[i].frozen_until = 0;
+    for (int i = 0; i < s->n_worker; i++) {
+        s->w[i].frozen_until = 0;
+        if (s->w[i].is_up && !s->w[i].is_dying && s->w[i].role != s->w[i].home) kill_worker(s, i);
+    }
 }
 
 /* 1: well. */

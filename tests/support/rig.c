@@ -119,7 +119,8 @@ int rig_said(rig *g, int i, gy_msg *m) {
     if (gy_msg_decode(g->frame.data, g->frame.len, g->arena, &err, m) != GY_OK) die("decode", &err);
     if (m->kind <= GY_MSG_LEAVING) w->n_said[m->kind]++;
     if (m->kind == GY_MSG_STATS) w->stats = m->stats;
-    if (m->kind == GY_MSG_FATAL) die(m->text, NULL);
+    if (m->kind == GY_MSG_FATAL && !g->s.may_fail) die(m->text, NULL);
+    if (m->kind == GY_MSG_FATAL) snprintf(w->fatal, sizeof w->fatal, "%.200s", m->text);
     if (m->kind == GY_MSG_CONNECTED && m->status < 0) die(m->text, NULL);
     return 1;
 }
@@ -172,7 +173,8 @@ int rig_deliver(rig *g, int i) {
 static gy_status turn_engine(rig *g, int i) {
     gy_err err;
     gy_status st = gy_worker_turn(g->w[i].w, &err);
-    if (st < 0) die("turn", &err);
+    if (st < 0 && !g->s.may_fail) die("turn", &err);
+    if (st < 0) g->w[i].has_failed = 1;
     return st;
 }
 
@@ -183,7 +185,7 @@ static int is_live(const rig *g, int i) {
 void rig_turn_worker(rig *g, int i) {
     if (!is_live(g, i)) return;
     int engine = !g->unsteady || rig_draw(g, 2), xfer = !g->unsteady || rig_draw(g, 2);
-    gy_status st = engine ? turn_engine(g, i) : GY_AGAIN;
+    gy_status st = engine && !g->w[i].has_failed ? turn_engine(g, i) : GY_AGAIN;
     if (g->hold_p && st == GY_OK && (g->w[i].role & GY_PD_PREFILL)) return;
     if (xfer) gy_worker_xfer_turn(g->w[i].w);
 }
@@ -403,7 +405,7 @@ static void release(rig *g, rig_call *c, int from) {
 
 static void hear(rig *g, int from, const gy_msg *m) {
     rig_call *c = call_of(g, m->tid);
-    if (m->kind == GY_MSG_STATS || m->kind == GY_MSG_CONNECTED || !c) return;
+    if (m->kind == GY_MSG_STATS || m->kind == GY_MSG_CONNECTED || m->kind == GY_MSG_FATAL || !c) return;
     int32_t id = (int32_t)(c - g->call);
     switch (m->kind) {
     case GY_MSG_RESERVED:
@@ -469,10 +471,17 @@ static void advance(rig *g, rig_call *c) {
     }
 }
 
+/* What it said before it failed is heard first. */
+static void bury(rig *g) {
+    for (int i = 0; i < g->n_worker; i++)
+        if (is_live(g, i) && g->w[i].has_failed) rig_kill(g, i);
+}
+
 void rig_step(rig *g) {
     gy_msg m;
     for (int i = 0; i < g->n_worker; i++)
         while (is_live(g, i) && rig_said(g, i, &m)) hear(g, i, &m);
+    bury(g);
     for (int i = 0; i < g->n_call; i++) advance(g, &g->call[i]);
     if (g->has_threads) {
         poll(NULL, 0, 1);
@@ -481,7 +490,7 @@ void rig_step(rig *g) {
     }
     rig_turn(g);
     for (int i = 0; i < g->n_worker; i++)
-        if (is_live(g, i)) check_books(g, i);
+        if (is_live(g, i) && !g->w[i].has_failed) check_books(g, i);
 }
 
 static int all_done(const rig *g) {

@@ -18,6 +18,8 @@ typedef struct rig_worker {
     gy_worker *w; /* NULL: closed */
     uint64_t epoch;
     int role, is_dead; /* dead: not turned any more, closed by rig_replace or rig_close */
+    int has_failed;    /* its turn said so; with may_fail only */
+    char fatal[256];   /* what it said then */
     gy_str out;        /* frames that it said */
     size_t at;         /* and that were read */
     char *blob;
@@ -44,7 +46,8 @@ typedef struct rig_setup {
     const void *patch_arg;
     gy_status (*compile)(void *user, int32_t kind, const char *text, int32_t n, gy_err *err, gy_grammar **out,
                          const gy_grammar_vocab **vocab_out);
-    int is_bare;             /* another coordinator: READY is not read, nobody is connected */
+    int may_fail; /* a worker that fails is dead, as the process that it is the end of; else it is an error */
+    int is_bare;  /* another coordinator: READY is not read, nobody is connected */
     gy_model *each[RIG_MAX]; /* a model for each worker, for threads; NULL: the one of rig_open */
 } rig_setup;
 

@@ -16,6 +16,8 @@ static int system_random(void *user, void *bytes, size_t n) {
 void gy_coord_opts_default(gy_coord_opts *o) {
     *o = (gy_coord_opts){.max_queue = 1024,
                          .max_prefill = 4,
+                         .ask_ns = 5000000,
+                         .suspect_ns = 2000000000,
                          .reserve_ns = 30000000000,
                          .prefill_ns = 60000000000,
                          .random = system_random};
@@ -37,6 +39,10 @@ static gy_status check_opts(const gy_coord_opts *o, gy_err *err) {
     if (o->reserve_ns < 1 || o->prefill_ns < 1)
         return gy_err_set(err, GY_E_ARG, "reserve_ns, prefill_ns: found %lld and %lld, expected 1 or more",
                           (long long)o->reserve_ns, (long long)o->prefill_ns);
+    if (o->ask_ns < 1 || o->suspect_ns < 1 || o->ask_ns > o->suspect_ns)
+        return gy_err_set(err, GY_E_ARG, "ask_ns, suspect_ns: found %lld and %lld, expected 1 or more, the first less",
+                          (long long)o->ask_ns, (long long)o->suspect_ns);
+    if (o->max_bypass < 0) return gy_err_set(err, GY_E_ARG, "max_bypass: found %d, expected 0 or more", o->max_bypass);
     if (!o->send || !o->random) return gy_err_set(err, GY_E_ARG, "send, random: found none");
     return GY_OK;
 }
@@ -122,13 +128,19 @@ static int32_t silent_one(const gy_try *t) {
     return t->phase == TRY_PREFILL && t->p_held ? t->p : t->d;
 }
 
+/* Of this phase: a worker that had nothing to do was silent before it. */
+static int64_t silent_since(const gy_coord *c, const gy_try *t) {
+    int64_t heard_ns = c->w[silent_one(t)].heard_ns;
+    return heard_ns > t->start_ns ? heard_ns : t->start_ns;
+}
+
 /* A worker that speaks is alive, and may have much to do before it comes to this try. Not when all that is missing is a
  * note of P's last op: it comes now or never. */
 static int64_t really_due(const gy_coord *c, const gy_try *t) {
     int64_t limit = t->phase == TRY_RESERVING ? c->o.reserve_ns : c->o.prefill_ns;
-    int64_t heard = c->w[silent_one(t)].heard_ns + limit, most = t->start_ns + GY_COORD_PATIENCE * limit;
+    int64_t silent = silent_since(c, t) + limit, most = t->start_ns + GY_COORD_PATIENCE * limit;
     if (t->phase == TRY_PREFILL && !t->p_held) return t->start_ns + limit;
-    return heard < most ? heard : most;
+    return silent < most ? silent : most;
 }
 
 static const char *what_is_missing(const gy_try *t) {
@@ -147,12 +159,42 @@ static void fail_overdue(gy_coord *c, gy_try *t, int64_t now_ns) {
     gy_req_failed(c, r, why.msg, now_ns);
 }
 
+/* Somebody else decodes, and answers. */
+static int has_other(const gy_coord *c, int32_t d) {
+    for (int32_t i = 0; i < c->o.n_worker; i++)
+        if (i != d && gy_worker_is_usable(&c->w[i], GY_PD_DECODE) && !c->w[i].n_owed) return 1;
+    return 0;
+}
+
+/* Not a failed try: nothing was lost but time, and it keeps its age. What D still has of it ends behind it. */
+static void move(gy_coord *c, gy_try *t) {
+    gy_coord_req *r = t->req;
+    c->w[t->d].is_suspect = 1;
+    c->stats.n_move++;
+    gy_try_abandon(c, t);
+    gy_req_wait(c, r, r->since_ns);
+}
+
+static int give_way(gy_coord *c, gy_try *t, int64_t due_ns, int64_t now_ns) {
+    int64_t look_ns = silent_since(c, t) + c->o.suspect_ns;
+    int is_new = !t->d_owes;
+    if (is_new) gy_try_owed(c, t, now_ns);
+    if (look_ns <= now_ns && gy_req_free_try(t->req) && has_other(c, t->d)) {
+        move(c, t);
+        return 1;
+    }
+    if (look_ns <= now_ns) look_ns = now_ns + c->o.suspect_ns;
+    gy_try_defer(c, t, look_ns < due_ns ? look_ns : due_ns);
+    return is_new;
+}
+
 static int end_if_overdue(gy_coord *c, gy_try *t, int64_t now_ns) {
     int64_t due_ns = t->due_ns <= now_ns ? really_due(c, t) : t->due_ns;
     if (due_ns <= now_ns) {
         fail_overdue(c, t, now_ns);
         return 1;
     }
+    if (t->phase == TRY_RESERVING && t->due_ns <= now_ns) return give_way(c, t, due_ns, now_ns);
     gy_try_defer(c, t, due_ns);
     return 0;
 }

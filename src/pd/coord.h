@@ -11,7 +11,9 @@
  *   submit -> WAITING --RESERVE to D--> RESERVING --RESERVED: PREFILL to P--> PREFILL --ACTIVE--> DECODE --last
  * FINISH--> gone |                                                                               ^
  *                +-- LOCAL to a worker that decodes ---------------------------------------------+
- *   WAITING: cannot cross, prompt below local_below, no worker for prefill, or its queue is longer than patience
+ *   WAITING: cannot cross, prompt below local_below, no worker for prefill, or its queue is longer than patience. Who
+ *   waits is admitted by (priority,) age; who does not fit is passed, at most max_bypass times, and not once it is the
+ *   first one and older than patience.
  *
  *   cancel, deadline, error: the request's finish event at once; what workers hold of the try is cleaned up behind it:
  *   WAITING    nothing
@@ -25,7 +27,11 @@
  * on, whatever it still does.
  *
  * Credits: a try takes its places (a reservation at D, a prefill at P) before a message is sent and gives them back
- * with RELEASED, REJECTED or the worker's death, once.
+ * with RELEASED, REJECTED or the worker's death, once. One exception, so that a D that is slow or stopped does not hold
+ * up the prompts of all others: P's place goes back when D has not answered RESERVE soon (ask_ns), and is taken again
+ * with RESERVED, whether P has room or not (it queues). A D that owes such an answer gets nothing new; of a P's places
+ * such prompts still count for half at most. So D's pages wait for at most max_prefill prompts of one P, and
+ * (max_prefill + 1) / 2 more for each further D that was slow. After suspect_ns the prompt is moved to another D.
  */
 #ifndef GY_PD_COORD_H
 #define GY_PD_COORD_H
@@ -42,6 +48,11 @@ typedef struct gy_coord_opts {
     int32_t max_queue;                  /* choices that wait; then GY_AGAIN */
     int32_t local_below;                /* prompts of fewer tokens are prefilled where they decode; 0: none */
     int32_t max_prefill;                /* prompts that one P has at once (its queue included); 4 */
+    gy_sched_policy policy;             /* who waits goes by age, or by (priority, age), as in sched.h */
+    int32_t max_bypass;                 /* admissions past one that did not fit, then nobody passes it; 0: only its age
+                                           counts */
+    int64_t ask_ns;                     /* RESERVE without an answer (or 4 times what D took last, up to 20 ask_ns) */
+    int64_t suspect_ns;                 /* ... and not a word meanwhile: to another D, if one owes no answer */
     /* A RESERVE without an answer, a PREFILL without PREFILLED: the try fails when the worker has said nothing at all
        for so long (it is suspected: no new work until it speaks), or nothing about this try for GY_COORD_PATIENCE times
        as long. PREFILLED without ACTIVE: after prefill_ns. */
@@ -50,7 +61,7 @@ typedef struct gy_coord_opts {
     void (*send)(void *user, int32_t worker, const gy_msg *m); /* must queue: nothing comes back from inside */
     int (*random)(void *user, void *bytes, size_t n);          /* tids, seeds; 0: done. Default: the system's */
 } gy_coord_opts;
-/* local_below 0, max_queue 1024, max_prefill 4, 30 s, 60 s; the rest must be set. */
+/* local_below 0, max_queue 1024, max_prefill 4, fcfs, 0, 5 ms, 2 s, 30 s, 60 s; the rest must be set. */
 void gy_coord_opts_default(gy_coord_opts *o);
 
 gy_status gy_coord_create(const gy_coord_opts *o, gy_err *err, gy_coord **out);
@@ -92,9 +103,10 @@ typedef struct gy_coord_stats {
     int64_t bytes, n_op, n_desc, overlap_ns, overlap_bytes, n_overlap, wire_ns; /* of prompts that crossed */
     int64_t n_output_tok, n_loop_sum, n_exit[GY_STAT_DEPTHS]; /* told; loops of all of them; by loops - 1 */
     int32_t n_live;                                           /* requests that have not ended */
-    int64_t used_blocks; /* core blocks that tries hold on paper; 0 when nothing runs */
-    int64_t wait_tok;    /* prompts that no worker has been given yet */
-    char lane[48];       /* of the pair that was connected last */
+    int64_t used_blocks;    /* core blocks that tries hold on paper; 0 when nothing runs */
+    int64_t wait_tok;       /* prompts that no worker has been given yet */
+    char lane[48];          /* of the pair that was connected last */
+    int64_t n_owed, n_move; /* RESERVEs that were not answered soon; tries that went to another D for it */
 } gy_coord_stats;
 void gy_coord_get_stats(const gy_coord *c, gy_coord_stats *out);
 int gy_coord_is_valid(const gy_coord *c, char *buf, size_t cap); /* credits, lists, states recomputed; tests */

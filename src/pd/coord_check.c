@@ -75,12 +75,13 @@ static void check_gone(check *k) {
 }
 
 static void check_queue(check *k) {
-    int32_t n_choice = 0, n_waiting = 0, last = -1;
+    int32_t n_choice = 0, n_waiting = 0;
     for (const gy_coord_req *r = k->c->live.first; r; r = r->next) n_waiting += r->state == REQ_WAITING;
     for (const gy_coord_req *r = k->c->waiting.first; r; r = r->wnext) {
-        EXPECT(k, r->id > last && r->state == REQ_WAITING, "queue: request %d, state %d, after %d", r->id, r->state,
-               last);
-        last = r->id;
+        EXPECT(k, r->state == REQ_WAITING, "queue: request %d, state %d", r->id, r->state);
+        EXPECT(k, !r->wprev || gy_req_better(k->c, r->wprev, r), "queue: request %d behind another", r->id);
+        EXPECT(k, !k->c->o.max_bypass || r->n_bypass <= k->c->o.max_bypass, "queue: request %d was passed %d times",
+               r->id, r->n_bypass);
         n_choice += r->q.r.n;
         n_waiting--;
     }
@@ -95,7 +96,10 @@ static void check_phase(check *k, const gy_try *t) {
     EXPECT(k, t->phase != TRY_FREE, "request %d: a free try is in the list", id);
     EXPECT(k, is_over || t->d_held, "request %d: phase %d, D holds nothing", id, t->phase);
     EXPECT(k, !is_over || t->d_held || t->p_held, "request %d: cleaned up, not freed", id);
-    EXPECT(k, t->phase != TRY_RESERVING || (!t->p_held && t->p_taken && !t->was_reserved), "request %d: reserving", id);
+    EXPECT(k, t->phase != TRY_RESERVING || (!t->p_held && !t->was_reserved && t->p_taken == !t->d_owes),
+           "request %d: reserving", id);
+    EXPECT(k, t->p_away == (t->phase == TRY_RESERVING && t->d_owes), "request %d: away %d", id, t->p_away);
+    EXPECT(k, !t->d_owes || (t->d_held && !t->was_reserved), "request %d: D owes no answer", id);
     EXPECT(k, t->phase != TRY_PREFILL || (t->was_reserved && !t->was_active), "request %d: prefill", id);
     EXPECT(k, t->phase != TRY_DECODE || t->was_active, "request %d: decode without active", id);
     EXPECT(k, t->phase == TRY_RESERVING || t->p_taken == t->p_held, "request %d: P's credits %d, held %d", id,
@@ -127,12 +131,14 @@ static void count_try(const gy_try *t, gy_coord_worker *books) {
     if (t->d_held) {
         books[t->d].n_choice += r->n;
         books[t->d].n_import += t->is_import;
+        books[t->d].n_owed += t->d_owes;
         books[t->d].n_block += t->d_block;
     }
     if (t->p_taken) {
         books[t->p].n_export++;
         books[t->p].n_block += t->p_block;
     }
+    if (t->p_away) books[t->p].n_away++;
     if (t->tok_at >= 0) books[t->tok_at].n_tok += r->n_prompt;
 }
 
@@ -144,6 +150,8 @@ static void check_books(check *k) {
         EXPECT(k, w->n_choice == b->n_choice, "worker %d: n_choice is %d, found %d", i, w->n_choice, b->n_choice);
         EXPECT(k, w->n_import == b->n_import, "worker %d: n_import is %d, found %d", i, w->n_import, b->n_import);
         EXPECT(k, w->n_export == b->n_export, "worker %d: n_export is %d, found %d", i, w->n_export, b->n_export);
+        EXPECT(k, w->n_owed == b->n_owed, "worker %d: n_owed is %d, found %d", i, w->n_owed, b->n_owed);
+        EXPECT(k, w->n_away == b->n_away, "worker %d: n_away is %d, found %d", i, w->n_away, b->n_away);
         EXPECT(k, w->n_block == b->n_block, "worker %d: n_block is %lld, found %lld", i, (long long)w->n_block,
                (long long)b->n_block);
         EXPECT(k, w->n_tok == b->n_tok, "worker %d: n_tok is %lld, found %lld", i, (long long)w->n_tok,
@@ -152,13 +160,21 @@ static void check_books(check *k) {
     }
 }
 
+/* Places that were taken again without asking for room are beyond the limits. */
+static int32_t exports_by_right(const gy_coord *c, int32_t worker) {
+    int32_t n = c->w[worker].n_export;
+    for (const gy_try *t = c->tries; t; t = t->next) n -= t->p == worker && t->p_taken && t->was_owed;
+    return n;
+}
+
 static void check_limits(check *k) {
     for (int32_t i = 0; i < k->c->o.n_worker; i++) {
         const gy_coord_worker *w = &k->c->w[i];
         if (!w->is_ready) continue;
-        EXPECT(k, w->n_export <= k->c->o.max_prefill, "worker %d: %d prompts at once", i, w->n_export);
-        EXPECT(k, w->n_import <= w->info.max_handoff && w->n_export <= w->info.max_handoff,
-               "worker %d: %d imports, %d exports", i, w->n_import, w->n_export);
+        int32_t n_export = exports_by_right(k->c, i);
+        EXPECT(k, n_export <= k->c->o.max_prefill, "worker %d: %d prompts at once", i, n_export);
+        EXPECT(k, w->n_import <= w->info.max_handoff && n_export <= w->info.max_handoff,
+               "worker %d: %d imports, %d exports", i, w->n_import, n_export);
     }
 }
 

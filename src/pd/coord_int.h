@@ -36,6 +36,9 @@ struct gy_try {
     int32_t d, p;       /* slots of workers; p -1: LOCAL */
     int d_held, p_held; /* the side was told and may hold something of this try */
     int p_taken;        /* P's credits are taken; from RESERVING on, when P is not told yet */
+    int d_owes;         /* RESERVE was not answered soon; until D answers. P's credits went back with it .. */
+    int p_away;         /* .. and it counts as one that may still come; until RESERVED or abandoned */
+    int was_owed;       /* P's credits were taken again, whether it had room or not */
     int was_reserved;   /* RESERVED came: D keeps pages for a writer */
     int was_active;     /* ACTIVE came, or LOCAL: no writer any more */
     int was_cancelled;  /* CANCEL was sent to those who held */
@@ -69,7 +72,8 @@ struct gy_coord_req {
     void (*on_finish)(void *arg, const gy_finish_event *ev);
     void *arg;
     int can_cross, is_cancelled;
-    int n_hold; /* callbacks of it that are running: it may not be freed */
+    int n_hold;       /* callbacks of it that are running: it may not be freed */
+    int32_t n_bypass; /* others that were admitted past it while it waits */
     int32_t n_left, n_failed;
     int64_t deadline_ns, submit_ns, admit_ns, since_ns; /* since: of WAITING */
     gy_pd_cost pd;                                      /* of the latest try; at_ns without the end */
@@ -78,7 +82,7 @@ struct gy_coord_req {
     gy_try *cur;                                        /* RUNNING: the try that counts */
     gy_try tries[GY_COORD_MAX_TRIES];
     gy_coord_req *prev, *next;   /* live or gone ones, by id */
-    gy_coord_req *wprev, *wnext; /* WAITING ones, by id */
+    gy_coord_req *wprev, *wnext; /* WAITING ones, best first (gy_req_better) */
 };
 
 typedef enum gy_pair { PAIR_NONE, PAIR_ASKED, PAIR_OPEN, PAIR_FAILED } gy_pair;
@@ -95,9 +99,12 @@ typedef struct gy_coord_worker {
     int32_t n_blob, plane_core;
     int64_t heard_ns;                   /* its last word */
     int64_t full_until_ns;              /* it rejected for want of room */
+    int64_t answer_ns;                  /* what its last RESERVED took */
+    int64_t owed_ns;                    /* when it began to owe the latest of n_owed */
     uint8_t pair[GY_COORD_MAX_WORKERS]; /* gy_pair of this P with each D */
     /* books */
     int32_t n_choice, n_import, n_export;
+    int32_t n_owed, n_away; /* as D: answers that it owes; as P: prompts whose D owes one */
     int64_t n_block, n_tok; /* core blocks; prompt tokens to be computed */
 } gy_coord_worker;
 
@@ -125,9 +132,13 @@ struct gy_coord {
 gy_status gy_req_create(gy_coord *c, const gy_coord_request *in, gy_err *err, gy_coord_req **out);
 void gy_req_add(gy_coord *c, gy_coord_req *r, int64_t now_ns); /* its id; WAITING */
 void gy_req_free_if_gone(gy_coord *c, gy_coord_req *r);
-void gy_req_wait(gy_coord *c, gy_coord_req *r, int64_t since_ns); /* new or RUNNING -> WAITING, by age */
+void gy_req_wait(gy_coord *c, gy_coord_req *r, int64_t since_ns); /* new or RUNNING -> WAITING, in its place */
 void gy_req_leave_queue(gy_coord *c, gy_coord_req *r);            /* WAITING -> RUNNING */
 gy_try *gy_req_free_try(gy_coord_req *r);                         /* NULL: all clean up */
+static inline int gy_req_better(const gy_coord *c, const gy_coord_req *a, const gy_coord_req *b) {
+    int32_t x = a->q.r.priority, y = b->q.r.priority;
+    return c->o.policy == GY_SCHED_PRIORITY && x != y ? x < y : a->id < b->id;
+}
 void gy_req_end(gy_coord *c, gy_coord_req *r, gy_finish reason, const gy_err *err, int64_t now_ns); /* all choices */
 /* Its try failed: another one, or GY_E_PEER with the sentence. */
 void gy_req_failed(gy_coord *c, gy_coord_req *r, const char *why, int64_t now_ns);
@@ -140,6 +151,7 @@ gy_status gy_req_said_finish(gy_coord *c, gy_try *t, const gy_msg *m, int64_t no
 gy_try *gy_try_find(const gy_coord *c, gy_tid tid);
 /* Takes the credits, then sends. GY_E_IO: no random numbers; nothing changed. */
 gy_status gy_try_begin(gy_coord *c, gy_coord_req *r, int32_t d, int32_t p, int64_t now_ns);
+void gy_try_owed(gy_coord *c, gy_try *t, int64_t now_ns); /* RESERVING: D did not answer soon */
 void gy_try_reserved(gy_coord *c, gy_try *t, const gy_msg_tables *tables, int64_t now_ns);
 void gy_try_prefilled(gy_coord *c, gy_try *t, int32_t n_computed, int64_t now_ns);
 void gy_try_active(gy_coord *c, gy_try *t);

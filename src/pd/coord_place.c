@@ -29,13 +29,23 @@ static int has_room(const gy_coord_worker *w, const gy_coord_req *r, int64_t now
     return w->full_until_ns <= now_ns && (is_empty(w) || w->n_choice + r->q.r.n <= most) && has_blocks(w, r);
 }
 
+/* It owes an answer, and has said nothing else since then: it may be stopped. */
+static int is_quiet(const gy_coord_worker *w) {
+    return w->n_owed && w->heard_ns < w->owed_ns;
+}
+
 static int takes_decode(const gy_coord_worker *w, const gy_coord_req *r, int64_t now_ns) {
-    return gy_worker_is_usable(w, GY_PD_DECODE) && has_room(w, r, now_ns);
+    return gy_worker_is_usable(w, GY_PD_DECODE) && !is_quiet(w) && has_room(w, r, now_ns);
+}
+
+/* Prompts that may still come count for half of the places, so that the others go on. */
+static int has_place(const gy_coord *c, const gy_coord_worker *w) {
+    int32_t half = c->o.max_prefill / 2, away = w->n_away < half ? w->n_away : half;
+    return w->n_export + away < c->o.max_prefill && w->n_export < w->info.max_handoff;
 }
 
 static int takes_prefill(const gy_coord *c, const gy_coord_worker *w, const gy_coord_req *r, int64_t now_ns) {
-    return gy_worker_is_usable(w, GY_PD_PREFILL) && w->full_until_ns <= now_ns && w->n_export < c->o.max_prefill &&
-           w->n_export < w->info.max_handoff && has_blocks(w, r);
+    return gy_worker_is_usable(w, GY_PD_PREFILL) && w->full_until_ns <= now_ns && has_place(c, w) && has_blocks(w, r);
 }
 
 static int less_loaded(const gy_coord_worker *a, const gy_coord_worker *b) {
@@ -60,7 +70,7 @@ static int32_t find_local(const gy_coord *c, const gy_coord_req *r, int64_t now_
 /* -1: none can write to d now. d itself, when it does both: nothing has to cross, so it wins where it is equal. */
 static int32_t find_writer(const gy_coord *c, const gy_coord_req *r, int32_t d, int64_t now_ns) {
     int32_t best = gy_worker_is_usable(&c->w[d], GY_PD_PREFILL) ? d : -1;
-    if (c->w[d].n_import >= c->w[d].info.max_handoff) return best;
+    if (c->w[d].n_owed || c->w[d].n_import >= c->w[d].info.max_handoff) return best;
     for (int32_t i = 0; i < c->o.n_worker; i++) {
         if (i == d || c->w[i].pair[d] != PAIR_OPEN || !takes_prefill(c, &c->w[i], r, now_ns)) continue;
         if (best < 0 || shorter_queue(&c->w[i], &c->w[best])) best = i;
@@ -108,7 +118,7 @@ static int find_place(const gy_coord *c, const gy_coord_req *r, int64_t now_ns, 
 
 static int begin(gy_coord *c, gy_coord_req *r, int64_t now_ns) {
     int32_t d, p;
-    if (!gy_req_free_try(r) || !find_place(c, r, now_ns, &d, &p)) return 0;
+    if (!find_place(c, r, now_ns, &d, &p)) return 0;
     if (gy_try_begin(c, r, d, p, now_ns) < 0) {
         gy_err err;
         gy_err_set(&err, GY_E_IO, "request: the system gives no random numbers for a transfer id");
@@ -117,17 +127,36 @@ static int begin(gy_coord *c, gy_coord_req *r, int64_t now_ns) {
     return 1;
 }
 
+/* One that stood before `next` was admitted: those from the first one on were passed. 1: nobody may pass any more. */
+static int count_bypass(const gy_coord *c, const gy_coord_req *next) {
+    int full = 0;
+    for (gy_coord_req *r = c->waiting.first; r && r != next; r = r->wnext)
+        if (gy_req_free_try(r)) full |= ++r->n_bypass == c->o.max_bypass;
+    return full;
+}
+
+/* Nobody passes it, though it does not fit. */
+static int bars_the_way(const gy_coord *c, const gy_coord_req *r, int is_first, int64_t now_ns) {
+    if (is_first && now_ns - r->since_ns >= patience(c)) return 1;
+    return c->o.max_bypass && r->n_bypass >= c->o.max_bypass;
+}
+
+/* A request all of whose tries are still cleaned up waits for that, not for room: it is as if it was not there. */
 int gy_coord_admit(gy_coord *c, int64_t now_ns) {
-    int n_begun = 0, n_passed = 0;
-    for (gy_coord_req *r = c->waiting.first, *next; r && n_passed < SCAN; r = next) {
+    int n_begun = 0, n_passed = 0, n_seen = 0;
+    for (gy_coord_req *r = c->waiting.first, *next; r && n_seen < SCAN; r = next) {
         next = r->wnext;
-        int is_head = r == c->waiting.first;
-        if (begin(c, r, now_ns))
+        if (!gy_req_free_try(r)) {
+            n_seen++;
+        } else if (begin(c, r, now_ns)) {
             n_begun++;
-        else if (is_head && now_ns - r->since_ns >= patience(c))
-            break; /* nobody passes it any more */
-        else
+            if (n_passed && count_bypass(c, next)) break;
+        } else if (bars_the_way(c, r, !n_passed, now_ns)) {
+            break;
+        } else {
             n_passed++;
+            n_seen++;
+        }
     }
     return n_begun;
 }

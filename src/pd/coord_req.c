@@ -105,11 +105,12 @@ void gy_req_add(gy_coord *c, gy_coord_req *r, int64_t now_ns) {
     gy_req_wait(c, r, now_ns);
 }
 
-/* By age: who was running and comes back is older than those who wait, so the walk from the tail is for new ones. */
+/* Who was running and comes back is older than those who wait, so the walk from the tail is for new ones. */
 void gy_req_wait(gy_coord *c, gy_coord_req *r, int64_t since_ns) {
     gy_coord_req *before = c->waiting.last;
-    while (before && before->id > r->id) before = before->wprev;
+    while (before && gy_req_better(c, r, before)) before = before->wprev;
     r->state = REQ_WAITING;
+    r->n_bypass = 0;
     r->since_ns = since_ns;
     r->wprev = before;
     r->wnext = before ? before->wnext : c->waiting.first;

@@ -44,10 +44,20 @@ void gy_try_defer(gy_coord *c, gy_try *t, int64_t due_ns) {
     gy_coord_due(c, due_ns);
 }
 
+static int64_t clamp(int64_t v, int64_t low, int64_t high) {
+    return v < low ? low : v > high ? high : v;
+}
+
+/* How long a D may take to answer before others need not wait for it: it answers between two steps, so a busy one is
+ * measured by itself. */
+static int64_t answer_window(const gy_coord *c, int32_t d) {
+    return clamp(4 * c->w[d].answer_ns, c->o.ask_ns, 20 * c->o.ask_ns);
+}
+
 static void begin_phase(gy_coord *c, gy_try *t, gy_try_phase phase, int64_t now_ns) {
     t->phase = phase;
     t->start_ns = now_ns;
-    gy_try_defer(c, t, now_ns + (phase == TRY_RESERVING ? c->o.reserve_ns : c->o.prefill_ns));
+    gy_try_defer(c, t, now_ns + (phase == TRY_RESERVING ? answer_window(c, t->d) : c->o.prefill_ns));
 }
 
 /* ---- credits ---------------------------------------------------------------------------------------------------- */
@@ -61,12 +71,18 @@ static void take_d(gy_coord *c, gy_try *t) {
     w->n_block += t->d_block;
 }
 
+static void take_tok(gy_coord *c, gy_try *t, int32_t worker) {
+    t->tok_at = worker;
+    c->w[worker].n_tok += t->req->q.r.n_prompt;
+}
+
 static void take_p(gy_coord *c, gy_try *t) {
     gy_coord_worker *w = &c->w[t->p];
     t->p_block = gy_worker_blocks(w, t->req->q.r.n_prompt);
     t->p_taken = 1;
     w->n_export++;
     w->n_block += t->p_block;
+    take_tok(c, t, t->p);
 }
 
 static void end_import(gy_coord *c, gy_try *t) {
@@ -84,26 +100,42 @@ void gy_try_grow(gy_coord *c, gy_try *t, int32_t n_block) {
     c->w[t->d].n_block += n_block;
 }
 
+static void end_owing(gy_coord *c, gy_try *t) {
+    c->w[t->d].n_owed -= t->d_owes;
+    t->d_owes = 0;
+}
+
+static void end_away(gy_coord *c, gy_try *t) {
+    if (t->p_away) c->w[t->p].n_away--;
+    t->p_away = 0;
+}
+
 void gy_try_release_d(gy_coord *c, gy_try *t) {
     if (!t->d_held) return;
     gy_coord_worker *w = &c->w[t->d];
     t->d_held = 0;
     end_import(c, t);
+    end_owing(c, t);
     if (t->tok_at == t->d) gy_try_prompt_done(c, t);
     w->n_choice -= t->req->q.r.n;
     w->n_block -= t->d_block;
     w->full_until_ns = 0;
 }
 
-void gy_try_release_p(gy_coord *c, gy_try *t) {
-    t->p_held = 0;
-    if (!t->p_taken) return;
+static void give_p(gy_coord *c, gy_try *t) {
     gy_coord_worker *w = &c->w[t->p];
     t->p_taken = 0;
     if (t->tok_at == t->p) gy_try_prompt_done(c, t);
     w->n_export--;
     w->n_block -= t->p_block;
-    w->full_until_ns = 0;
+}
+
+void gy_try_release_p(gy_coord *c, gy_try *t) {
+    t->p_held = 0;
+    end_away(c, t);
+    if (!t->p_taken) return;
+    give_p(c, t);
+    c->w[t->p].full_until_ns = 0;
 }
 
 /* ---- transitions ------------------------------------------------------------------------------------------------- */
@@ -118,13 +150,12 @@ static gy_status draw_tid(gy_coord *c, gy_tid *out) {
 static void begin_local(gy_coord *c, gy_try *t) {
     t->phase = TRY_DECODE;
     t->was_active = 1;
-    t->tok_at = t->d;
+    take_tok(c, t, t->d);
     c->stats.n_local++;
     c->o.send(c->o.user, t->d, &(gy_msg){.kind = GY_MSG_LOCAL, .tid = t->tid, .request = t->req->q});
 }
 
 static void begin_cross(gy_coord *c, gy_try *t, int64_t now_ns) {
-    t->tok_at = t->p;
     take_p(c, t);
     begin_phase(c, t, TRY_RESERVING, now_ns);
     c->o.send(c->o.user, t->d,
@@ -148,15 +179,30 @@ gy_status gy_try_begin(gy_coord *c, gy_coord_req *r, int32_t d, int32_t p, int64
         begin_local(c, t);
     else
         begin_cross(c, t, now_ns);
-    c->w[t->tok_at].n_tok += r->q.r.n_prompt;
     return GY_OK;
+}
+
+void gy_try_owed(gy_coord *c, gy_try *t, int64_t now_ns) {
+    give_p(c, t);
+    t->d_owes = t->p_away = 1;
+    c->w[t->d].n_owed++;
+    c->w[t->d].owed_ns = now_ns;
+    c->w[t->p].n_away++;
+    c->stats.n_owed++;
 }
 
 void gy_try_reserved(gy_coord *c, gy_try *t, const gy_msg_tables *tables, int64_t now_ns) {
     t->was_reserved = 1;
+    end_owing(c, t);
     if (t->phase == TRY_CLEANUP) {
         gy_try_settle(c, t);
         return;
+    }
+    c->w[t->d].answer_ns = now_ns - t->start_ns;
+    if (t->p_away) {
+        end_away(c, t);
+        take_p(c, t);
+        t->was_owed = 1;
     }
     t->p_held = 1;
     gy_times_mark(t->req, GY_PD_D_RESERVED, now_ns);

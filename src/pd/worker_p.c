@@ -161,6 +161,11 @@ static gy_status queue_export(gy_part *t, gy_err *err) {
 gy_status gy_part_try_export(gy_part *t) {
     gy_worker *w = t->w;
     gy_err err;
+    if (t->push.peer->state == GY_PEER_GONE) { /* while it waited here: the transfer half knows nobody of that name */
+        gy_err_set(&err, GY_E_PEER, "prefill: worker %016llx is gone", (unsigned long long)t->push.peer->epoch);
+        end(t, &err);
+        return GY_OK;
+    }
     if (!gy_part_take_slot(t)) return GY_AGAIN;
     gy_status st = queue_export(t, &err);
     if (st == GY_AGAIN) return GY_AGAIN;

@@ -55,7 +55,8 @@ typedef struct run {
 
 /* What must have happened somewhere in all runs together. */
 static struct seen {
-    int64_t crossed, local, retry, swallowed, late, death_p, death_d, still, give_up, give_up_early, deadline, twice;
+    int64_t crossed, local, retry, swallowed, late, death_p, death_d, still, give_up, give_up_early, deadline, owed,
+        move;
 } seen;
 
 static const tiny_spec specs[] = {{.family = "ouro",
@@ -129,6 +130,10 @@ static void open_coord(const rig_setup *s) {
     o.max_queue = 64;
     o.local_below = below(8) ? 0 : 8;
     o.max_prefill = 1 + (int32_t)below(4);
+    o.policy = below(2) ? GY_SCHED_PRIORITY : GY_SCHED_FCFS;
+    o.max_bypass = (int32_t)below(4);
+    o.ask_ns = 10000 << below(8); /* a tick is a microsecond */
+    o.suspect_ns = o.ask_ns * (int64_t)(1 + below(20));
     o.send = to_worker;
     if (gy_coord_create(&o, &err, &r.c) < 0) fail(err.msg);
 }
@@ -319,6 +324,8 @@ static void check_end(void) {
     seen.retry += s.n_retry;
     seen.swallowed += s.n_swallowed;
     seen.late += s.n_late;
+    seen.owed += s.n_owed;
+    seen.move += s.n_move;
 }
 
 static void dump(void) {
@@ -367,12 +374,14 @@ static void open_model(model *m, const tiny_spec *s) {
 static void expect_seen(void) {
     printf(
         "crossed %lld local %lld retry %lld swallowed %lld late %lld deaths %lld+%lld still %lld give-ups %lld (%lld "
-        "before the first token) deadlines %lld\n",
+        "before the first token) deadlines %lld owed %lld moved %lld\n",
         (long long)seen.crossed, (long long)seen.local, (long long)seen.retry, (long long)seen.swallowed,
         (long long)seen.late, (long long)seen.death_p, (long long)seen.death_d, (long long)seen.still,
-        (long long)seen.give_up, (long long)seen.give_up_early, (long long)seen.deadline);
+        (long long)seen.give_up, (long long)seen.give_up_early, (long long)seen.deadline, (long long)seen.owed,
+        (long long)seen.move);
     if (!seen.crossed || !seen.local || !seen.retry || !seen.swallowed || !seen.late || !seen.death_p ||
-        !seen.death_d || !seen.still || !seen.give_up || !seen.give_up_early || !seen.deadline) {
+        !seen.death_d || !seen.still || !seen.give_up || !seen.give_up_early || !seen.deadline || !seen.owed ||
+        !seen.move) {
         fprintf(stderr, "something never happened\n");
         abort();
     }

@@ -235,7 +235,7 @@ enum { P = GY_PD_PREFILL, D = GY_PD_DECODE, H = GY_PD_PREFILL | GY_PD_DECODE };
 
 typedef struct ask {
     int32_t n_prompt, max_tokens, n, prompt_logprobs;
-    int is_local, random_seed;
+    int is_local, random_seed, priority;
     int64_t deadline_ns;
 } ask;
 
@@ -247,6 +247,7 @@ static inline gy_status try_submit(world *w, ask a, gy_err *err, int32_t *id_out
                        .max_tokens = a.max_tokens ? a.max_tokens : 8,
                        .n = a.n ? a.n : 1,
                        .random_seed = a.random_seed,
+                       .priority = a.priority,
                        .prompt_logprobs = a.prompt_logprobs ? a.prompt_logprobs : -1,
                        .on_token = w_token,
                        .on_prompt = w_prompt,

@@ -717,7 +717,7 @@ static void not_now_is_no_failure(void **state) {
     submit(&w, (ask){0});
     for (char t = 'a'; t < 'a' + 5; t++) { /* more often than a request may fail */
         char want[32];
-        assert_int_equal(turn(&w), GY_OK);
+        while (turn(&w) == GY_AGAIN) w.now += second / 100; /* it may look earlier than it has to */
         snprintf(want, sizeof want, "1<reserve %c", t);
         expect_log(&w, want);
         said(&w, 1, sentence(of(&w, GY_MSG_REJECTED, t), GY_AGAIN, "no room"));
@@ -900,10 +900,10 @@ static void a_silent_reservation_suspects_its_worker(void **state) {
     WORLD(w, P, D, D);
     submit(&w, (ask){0});
     turn(&w);
-    assert_int_equal(next_of(&w), w.now + 30 * second);
-    w.now += 30 * second;
+    w.now += 30 * second; /* nobody looked meanwhile: no move, but a failure */
     assert_int_equal(turn(&w), GY_OK);
     expect_log(&w, "1<reserve a  1<cancel a  2<reserve b"); /* elsewhere */
+    assert_int_equal(stats_of(&w).n_retry, 1);
     submit(&w, (ask){0});
     turn(&w);
     expect_log(&w, "2<reserve c"); /* nothing new for the silent one */
@@ -969,7 +969,8 @@ static void who_speaks_may_be_slow(void **state) {
         while (w.now + limit / 2 < start + GY_COORD_PATIENCE * limit) {
             w.now += limit / 2;
             said(&w, 1 - phase, (gy_msg){.kind = GY_MSG_STATS});
-            assert_int_equal(turn(&w), GY_AGAIN);
+            turn(&w);
+            expect_log(&w, "");
             assert_true(next_of(&w) > w.now);
         }
         w.now = start + GY_COORD_PATIENCE * limit - 1; /* but not for ever */
@@ -1370,18 +1371,306 @@ static void p_has_so_many_prompts_at_once(void **state) {
     submit(&w, (ask){.is_local = 1}); /* passes: it needs no P */
     turn(&w);
     expect_log(&w, "1<reserve a  1<local b");
-    int64_t next_ns = next_of(&w);
-    assert_int_equal(next_ns, w.now + 15 * second);
     reserved(&w, 1, 'a');
     prefilled(&w, 0, 'a');
     turn(&w);
     expect_log(&w, "0<prefill a  1<reserve c"); /* P is free again, whatever D does */
+    reserved(&w, 1, 'c');
+    expect_log(&w, "0<prefill c");
     submit(&w, (ask){0});
     assert_int_equal(turn(&w), GY_AGAIN);
+    w.now += second / 100;
+    turn(&w);
+    assert_int_equal(next_of(&w), w.now - second / 100 + 15 * second);
     w.now += 15 * second;
     turn(&w);
     expect_log(&w, "1<local d"); /* its patience is over, D has room */
     end_all(&w, 4);
+    close_world(&w);
+}
+
+/* ---- who waits for whom ------------------------------------------------------------------------------------------ */
+
+static void by_priority(gy_coord_opts *o) {
+    o->policy = GY_SCHED_PRIORITY;
+    o->max_bypass = 2;
+}
+
+/* All choices of one try end, and D lets go. */
+static void let_go(world *w, int32_t d, char try, int32_t n) {
+    for (int32_t k = 0; k < n; k++) said(w, d, finish(w, try, k, GY_FINISH_STOP, 0));
+    say(w, d, GY_MSG_RELEASED, try);
+    w->log[0] = '\0';
+}
+
+static void the_better_priority_goes_first(void **state) {
+    (void)state;
+    const int32_t roles[1] = {D};
+    static const int32_t want[2][4] = {{1, 2, 3, 4}, {3, 2, 4, 1}}; /* fcfs; by priority, then by age */
+    for (int i = 0; i < 2; i++) {
+        world w;
+        open_with(&w, 1, roles, i ? by_priority : short_queue);
+        submit(&w, (ask){.n = 4, .is_local = 1});
+        turn(&w);
+        expect_log(&w, "0<local a");
+        for (int k = 0; k < 4; k++)
+            submit(&w, (ask){.n = 1, .priority = (const int32_t[]){7, 0, -3, 0}[k], .n_prompt = 1000 - k});
+        assert_int_equal(turn(&w), GY_AGAIN); /* no blocks beside the first */
+        for (int k = 0; k < 4; k++) {
+            let_go(&w, 0, (char)('a' + k), k ? 1 : 4);
+            assert_int_equal(turn(&w), GY_OK);
+            assert_int_equal(w.last.r.n_prompt, 1000 - (want[i][k] - 1));
+            w.log[0] = '\0';
+        }
+        let_go(&w, 0, 'e', 1);
+        close_world(&w);
+    }
+}
+
+static void who_comes_back_keeps_its_priority(void **state) {
+    (void)state;
+    const int32_t roles[1] = {D};
+    world w;
+    open_with(&w, 1, roles, by_priority);
+    submit(&w, (ask){.n_prompt = 901, .priority = 1});
+    turn(&w);
+    submit(&w, (ask){.n_prompt = 902, .priority = 0});
+    submit(&w, (ask){.n_prompt = 903, .priority = 1});
+    turn(&w);
+    die(&w, 0);
+    say_ready(&w, 0);
+    w.log[0] = '\0';
+    static const int32_t want[3] = {902, 901, 903};
+    for (int k = 0; k < 3; k++) {
+        turn(&w);
+        assert_int_equal(w.last.r.n_prompt, want[k]);
+        let_go(&w, 0, (char)('b' + k), 1);
+    }
+    close_world(&w);
+}
+
+static void nobody_is_passed_more_often_than_allowed(void **state) {
+    (void)state;
+    const int32_t roles[1] = {D};
+    world w;
+    open_with(&w, 1, roles, by_priority);
+    submit(&w, (ask){.n = 4});
+    turn(&w);
+    submit(&w, (ask){.n = 6, .priority = -1}); /* has no place beside four */
+    for (int i = 0; i < 4; i++) submit(&w, (ask){0});
+    turn(&w);
+    expect_log(&w, "0<local a  0<local b  0<local c"); /* two pass it, though four could */
+    assert_int_equal(turn(&w), GY_AGAIN);
+    submit(&w, (ask){.priority = -2}); /* a better one passes nobody */
+    turn(&w);
+    expect_log(&w, "0<local d");
+    let_go(&w, 0, 'b', 1);
+    let_go(&w, 0, 'd', 1);
+    assert_int_equal(turn(&w), GY_AGAIN);
+    let_go(&w, 0, 'a', 4);
+    turn(&w);
+    expect_log(&w, "0<local e  0<local f"); /* six beside one, and then the next */
+    assert_int_equal(w.last.r.n, 1);
+    end_all(&w, 7);
+    close_world(&w);
+}
+
+/* ---- a D that does not answer ------------------------------------------------------------------------------------ */
+
+static const int64_t ms = 1000000;
+
+/* From RESERVED to the end, at once. */
+static void serve(world *w, int32_t p, int32_t d, char try) {
+    reserved(w, d, try);
+    prefilled(w, p, try);
+    say(w, d, GY_MSG_ACTIVE, try);
+    let_go(w, d, try, 1);
+}
+
+/* Four prompts wait at D 1, which is stopped; D 2 joins. */
+static void four_at_a_stopped_d(world *w) {
+    die(w, 2);
+    for (int i = 0; i < 4; i++) submit(w, (ask){0});
+    w->log[0] = '\0';
+    turn(w);
+    expect_log(w, "1<reserve a  1<reserve b  1<reserve c  1<reserve d");
+    back(w, 2);
+    w->log[0] = '\0';
+}
+
+static void a_stopped_d_does_not_hold_up_the_others(void **state) {
+    (void)state;
+    WORLD(w, P, D, D);
+    four_at_a_stopped_d(&w);
+    for (int i = 0; i < 3; i++) submit(&w, (ask){0});
+    assert_int_equal(turn(&w), GY_AGAIN); /* P may get these four any moment */
+    assert_int_equal(next_of(&w), w.now + 5 * ms);
+    w.now += 5 * ms;
+    assert_int_equal(turn(&w), GY_OK);
+    expect_log(&w, "2<reserve e  2<reserve f"); /* half of P's places */
+    assert_int_equal(stats_of(&w).n_owed, 4);
+    serve(&w, 0, 2, 'e');
+    turn(&w);
+    expect_log(&w, "2<reserve g");
+    serve(&w, 0, 2, 'f');
+    serve(&w, 0, 2, 'g');
+    end_all(&w, 7);
+    close_world(&w);
+}
+
+static void what_waits_at_a_stopped_d_is_moved(void **state) {
+    (void)state;
+    WORLD(w, P, D, D);
+    four_at_a_stopped_d(&w);
+    int64_t start = w.now;
+    w.now += 5 * ms;
+    turn(&w);
+    assert_int_equal(next_of(&w), start + 2 * second);
+    w.now = start + 2 * second;
+    assert_int_equal(turn(&w), GY_OK);
+    expect_log(&w, "1<cancel a  1<cancel b  1<cancel c  1<cancel d  "
+                   "2<reserve e  2<reserve f  2<reserve g  2<reserve h");
+    gy_coord_stats s = stats_of(&w);
+    assert_int_equal(s.n_move, 4);
+    assert_int_equal(s.n_retry, 0); /* nothing has failed */
+    for (char t = 'e'; t <= 'h'; t++) serve(&w, 0, 2, t);
+    submit(&w, (ask){0});
+    turn(&w);
+    expect_log(&w, "2<reserve i"); /* nothing new for the silent one */
+    serve(&w, 0, 2, 'i');
+    reserved(&w, 1, 'a'); /* it goes on: what it had said before it heard of the cancel */
+    expect_log(&w, "1<cancel_safe a");
+    for (char t = 'a'; t <= 'd'; t++) say(&w, 1, GY_MSG_RELEASED, t);
+    submit(&w, (ask){0});
+    turn(&w);
+    expect_log(&w, "1<reserve j");
+    serve(&w, 0, 1, 'j');
+    close_world(&w);
+}
+
+static void without_another_d_it_waits(void **state) {
+    (void)state;
+    WORLD(w, P, D);
+    w.now += 3600 * second; /* nobody had anything to say */
+    submit(&w, (ask){0});
+    to_reserving(&w);
+    int64_t start = w.now;
+    while (w.now < start + 29 * second) {
+        w.now = next_of(&w);
+        if (w.now < start + 30 * second) turn(&w);
+    }
+    expect_log(&w, "");
+    assert_int_equal(w.now, start + 30 * second);
+    serve(&w, 0, 1, 'a');
+    assert_int_equal(stats_of(&w).n_move, 0);
+    close_world(&w);
+}
+
+static void late_answers_are_served(void **state) {
+    (void)state;
+    WORLD(w, P, D, D);
+    four_at_a_stopped_d(&w);
+    w.now += 5 * ms;
+    for (int i = 0; i < 3; i++) submit(&w, (ask){0});
+    turn(&w);
+    expect_log(&w, "2<reserve e  2<reserve f");
+    reserved(&w, 2, 'e');
+    reserved(&w, 2, 'f');
+    for (char t = 'a'; t <= 'd'; t++) reserved(&w, 1, t); /* whatever P has */
+    expect_log(&w, "0<prefill e  0<prefill f  0<prefill a  0<prefill b  0<prefill c  0<prefill d");
+    for (char t = 'a'; t <= 'b'; t++) prefilled(&w, 0, t);
+    assert_int_equal(turn(&w), GY_AGAIN); /* still four */
+    prefilled(&w, 0, 'c');
+    turn(&w);
+    expect_log(&w, "2<reserve g");
+    end_all(&w, 7);
+    close_world(&w);
+}
+
+static void every_end_of_an_owed_answer(void **state) {
+    (void)state;
+    for (int how = 0; how < 5; how++) {
+        WORLD(w, P, D);
+        submit(&w, (ask){0});
+        to_reserving(&w);
+        w.now += 5 * ms;
+        turn(&w);
+        assert_int_equal(stats_of(&w).n_owed, 1);
+        if (how == 0) die(&w, 0);
+        if (how == 1) die(&w, 1);
+        if (how == 2) said(&w, 1, sentence(of(&w, GY_MSG_REJECTED, 'a'), GY_AGAIN, "no room"));
+        if (how == 3) said(&w, 1, sentence(of(&w, GY_MSG_REJECTED, 'a'), GY_E_LIMIT, "too long"));
+        if (how == 4) cancel(&w, 0);
+        end_all(&w, 1);
+        close_world(&w);
+    }
+}
+
+/* Cancelled, and still no answer: the next prompt would wait there too. */
+static void who_owes_an_answer_gets_nothing_new(void **state) {
+    (void)state;
+    WORLD(w, P, D, D);
+    submit(&w, (ask){0});
+    to_reserving(&w);
+    w.now += 5 * ms;
+    turn(&w);
+    cancel(&w, 0);
+    w.log[0] = '\0';
+    submit(&w, (ask){0});
+    submit(&w, (ask){.is_local = 1});
+    turn(&w);
+    expect_log(&w, "2<reserve b  2<local c");
+    said(&w, 1, (gy_msg){.kind = GY_MSG_STATS}); /* alive: it has no room for the prompt, but it computes */
+    submit(&w, (ask){0});
+    submit(&w, (ask){.is_local = 1});
+    turn(&w);
+    expect_log(&w, "2<reserve d  1<local e");
+    say(&w, 1, GY_MSG_RELEASED, 'a');
+    submit(&w, (ask){0});
+    turn(&w);
+    expect_log(&w, "1<reserve f");
+    end_all(&w, 6);
+    close_world(&w);
+}
+
+static void a_slow_d_has_its_own_measure(void **state) {
+    (void)state;
+    WORLD(w, P, D);
+    for (int i = 0; i < 2; i++) {
+        submit(&w, (ask){0});
+        turn(&w);
+        w.now += (i ? 60 : 15) * ms;
+        if (!i) turn(&w);
+        serve(&w, 0, 1, (char)('a' + i));
+    }
+    assert_int_equal(stats_of(&w).n_owed, 1); /* the first: 15 ms are more than 5; then four times 15 is allowed */
+    submit(&w, (ask){0});
+    turn(&w);
+    w.now += 100 * ms - 1; /* four times 60 is more than anybody gets */
+    turn(&w);
+    assert_int_equal(stats_of(&w).n_owed, 1);
+    w.now += 1;
+    turn(&w);
+    assert_int_equal(stats_of(&w).n_owed, 2);
+    end_all(&w, 3);
+    close_world(&w);
+}
+
+static void who_only_cleans_up_bars_nobody(void **state) {
+    (void)state;
+    WORLD(w, P, D);
+    submit(&w, (ask){0});
+    for (char t = 'a'; t <= 'c'; t++, w.now += second / 2) {
+        turn(&w);
+        reserved(&w, 1, t);
+        said(&w, 0, sentence(of(&w, GY_MSG_REJECTED, t), GY_AGAIN, "queue"));
+    }
+    w.now += 16 * second; /* the first one is old */
+    w.log[0] = '\0';
+    submit(&w, (ask){0});
+    turn(&w);
+    expect_log(&w, "1<reserve d");
+    end_all(&w, 2);
     close_world(&w);
 }
 
@@ -1526,8 +1815,8 @@ static void options_are_checked(void **state) {
     open_world(&w, 1, roles);
     gy_coord *c = NULL;
     gy_err err = {0};
-    gy_coord_opts bad[8];
-    for (int i = 0; i < 8; i++) bad[i] = w.o;
+    gy_coord_opts bad[10];
+    for (int i = 0; i < 10; i++) bad[i] = w.o;
     bad[0].n_worker = 0;
     bad[1].n_worker = GY_COORD_MAX_WORKERS + 1;
     bad[2].role[0] = 4;
@@ -1536,7 +1825,9 @@ static void options_are_checked(void **state) {
     bad[5].local_below = -1;
     bad[6].reserve_ns = 0;
     bad[7].send = NULL;
-    for (int i = 0; i < 8; i++) {
+    bad[8].max_bypass = -1;
+    bad[9].ask_ns = bad[9].suspect_ns + 1;
+    for (int i = 0; i < 10; i++) {
         assert_int_equal(gy_coord_create(&bad[i], &err, &c), GY_E_ARG);
         assert_non_null(strstr(err.msg, "found"));
     }
@@ -1723,6 +2014,17 @@ int main(void) {
         cmocka_unit_test(short_prompts_are_local),
         cmocka_unit_test(the_least_loaded_gets_it),
         cmocka_unit_test(p_has_so_many_prompts_at_once),
+        cmocka_unit_test(the_better_priority_goes_first),
+        cmocka_unit_test(who_comes_back_keeps_its_priority),
+        cmocka_unit_test(nobody_is_passed_more_often_than_allowed),
+        cmocka_unit_test(a_stopped_d_does_not_hold_up_the_others),
+        cmocka_unit_test(what_waits_at_a_stopped_d_is_moved),
+        cmocka_unit_test(without_another_d_it_waits),
+        cmocka_unit_test(late_answers_are_served),
+        cmocka_unit_test(every_end_of_an_owed_answer),
+        cmocka_unit_test(who_owes_an_answer_gets_nothing_new),
+        cmocka_unit_test(a_slow_d_has_its_own_measure),
+        cmocka_unit_test(who_only_cleans_up_bars_nobody),
         cmocka_unit_test(nobody_passes_an_old_head),
         cmocka_unit_test(who_comes_back_is_older),
         cmocka_unit_test(blocks_are_credits),

@@ -62,6 +62,10 @@ typedef enum seen {
     S_FULL_QUEUE,
     S_LEFT,
     S_NEW_ROLE,
+    S_OWED,
+    S_MOVED,
+    S_BEYOND,
+    S_BY_PRIORITY,
     N_SEEN
 } seen;
 static const char *const seen_name[N_SEEN] = {"cancel of an unanswered RESERVE or unknown",
@@ -88,7 +92,11 @@ static const char *const seen_name[N_SEEN] = {"cancel of an unanswered RESERVE o
                                               "local",
                                               "full queue",
                                               "left when nothing was left",
-                                              "came back as another"};
+                                              "came back as another",
+                                              "answer that was owed",
+                                              "moved to another D",
+                                              "more exports than places",
+                                              "better priority first"};
 
 typedef struct word { /* a message, as much of it as matters here */
     gy_msg_kind kind;
@@ -130,8 +138,8 @@ typedef struct note {
 } note;
 
 typedef struct user_req {
-    int is_live, is_cancelled, has_deadline, was_answered;
-    int32_t id, key, n, n_left;
+    int is_live, is_cancelled, has_deadline, was_answered, was_sent;
+    int32_t id, key, n, n_left, priority;
     int32_t n_told[MAX_N];
     int is_done[MAX_N];
 } user_req;
@@ -139,7 +147,7 @@ typedef struct user_req {
 typedef struct sim {
     uint64_t rng;
     gy_coord *c;
-    int n_worker, is_verbose, has_faults, is_ending, n_silent;
+    int n_worker, is_verbose, has_faults, is_ending, n_silent, by_priority;
     uint32_t fault_percent; /* of the steps that could bring one */
     int64_t now, next_ns;
     uint64_t next_epoch;
@@ -227,6 +235,19 @@ static word pop(queue *q) {
     return w;
 }
 
+/* Was an older one passed because it is worse? */
+static void note_order(sim *s, const gy_request *r) {
+    int n_worse = 0;
+    for (int i = 0; i < s->n_req; i++) {
+        user_req *u = &s->req[i];
+        if (u->key == r->prompt[0])
+            u->was_sent = 1;
+        else if (u->key < r->prompt[0])
+            n_worse += u->is_live && !u->was_sent && u->priority > r->priority;
+    }
+    s->seen[S_BY_PRIORITY] += s->by_priority && n_worse;
+}
+
 static void on_send(void *user, int32_t i, const gy_msg *m) {
     sim *s = user;
     tell(s, "         coord -> %d  %s %llx", i, gy_msg_name(m->kind), (unsigned long long)(m->tid.lo & 0xffff));
@@ -234,6 +255,7 @@ static void on_send(void *user, int32_t i, const gy_msg *m) {
     if (!w->is_up || w->is_dying) return;
     word x = {.kind = m->kind, .tid = m->tid, .peer = m->peer, .n = m->request.r.n};
     x.key = m->request.r.prompt ? m->request.r.prompt[0] : -1;
+    if (m->kind == GY_MSG_RESERVE || m->kind == GY_MSG_LOCAL) note_order(s, &m->request.r);
     push(s, &w->in, x);
 }
 
@@ -264,14 +286,18 @@ static worker *find_worker(sim *s, uint64_t epoch) { /* alive: it can still writ
     return NULL;
 }
 
-static void check_offers(sim *s, worker *w) { /* so many in each direction */
+/* So many in each direction; prompts that are late because their D was (coord.h) come on top, and are queued. */
+static void check_offers(sim *s, worker *w) {
     int n_import = 0, n_export = 0;
     for (int i = 0; i < MAX_JOB; i++) {
         job_state st = w->job[i].state;
         n_import += st == J_ASKED || st == J_OPEN;
         n_export += st == J_EXPORT;
     }
-    if (n_import > MAX_HANDOFF || n_export > MAX_HANDOFF)
+    gy_coord_stats t;
+    gy_coord_get_stats(s->c, &t);
+    s->seen[S_BEYOND] += n_export > MAX_HANDOFF;
+    if (n_import > MAX_HANDOFF || n_export > (t.n_owed ? MAX_WORKER : 1) * MAX_HANDOFF)
         wrong(s, "a worker has %d imports and %d exports, it offered %d", n_import, n_export, MAX_HANDOFF);
 }
 
@@ -602,13 +628,17 @@ static void on_finish(void *arg, const gy_finish_event *ev) {
 
 static void submit(sim *s) {
     if (s->n_req == MAX_REQ) return;
-    user_req u = {.is_live = 1, .key = s->next_key++, .n = chance(s, 70) ? 1 : 1 + (int32_t)draw(s, MAX_N)};
+    user_req u = {.is_live = 1,
+                  .priority = (int32_t)draw(s, 3) - 1,
+                  .key = s->next_key++,
+                  .n = chance(s, 70) ? 1 : 1 + (int32_t)draw(s, MAX_N)};
     int32_t prompt[200] = {u.key};
     gy_msg_request q = {.grammar_kind = -1};
     q.r = (gy_request){.prompt = prompt,
                        .n_prompt = 1 + (int32_t)draw(s, 200),
                        .max_tokens = max_of(u.key),
                        .n = u.n,
+                       .priority = u.priority,
                        .prompt_logprobs = -1,
                        .on_token = on_token,
                        .on_finish = on_finish,
@@ -738,6 +768,8 @@ static void check_end(sim *s) {
     if (n_end != n_choice) wrong(s, "%lld finish events for %d choices", (long long)n_end, n_choice);
     if (!s->has_faults && t.n_retry) wrong(s, "%lld tries failed without a fault", (long long)t.n_retry);
     s->seen[S_REPLAYED] += t.n_swallowed;
+    s->seen[S_OWED] += t.n_owed;
+    s->seen[S_MOVED] += t.n_move;
     s->seen[S_LOCAL] += t.n_local;
 }
 
@@ -753,6 +785,11 @@ static void open_sim(sim *s) {
     s->fault_percent = 5 + draw(s, 70);
     o.reserve_ns = s->has_faults ? (50 + (int64_t)draw(s, 500)) * ms : 1000000 * ms;
     o.prefill_ns = s->has_faults ? (50 + (int64_t)draw(s, 500)) * ms : 1000000 * ms;
+    o.ask_ns = (1 + (int64_t)draw(s, 40)) * ms;
+    o.suspect_ns = o.ask_ns + (int64_t)draw(s, 300) * ms;
+    s->by_priority = chance(s, 40);
+    o.policy = s->by_priority ? GY_SCHED_PRIORITY : GY_SCHED_FCFS;
+    o.max_bypass = (int32_t)draw(s, 6);
     o.max_queue = 3 + (int32_t)draw(s, 12);
     o.max_prefill = 1 + (int32_t)draw(s, 3);
     o.local_below = chance(s, 75) ? 0 : (int32_t)draw(s, 60);

@@ -1,0 +1,23 @@
+/* The parts of gyre-bench-pd: each measures one thing, prints its table, or with json one object a line. */
+#ifndef GY_BENCH_PD_PARTS_H
+#define GY_BENCH_PD_PARTS_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+
+typedef struct pd_bench {
+    int json;
+    const char *gyre; /* the program whose workers are measured */
+    const char *tmp;  /* a folder for checkpoints, emptied by main */
+    int n_kill;       /* of each role */
+} pd_bench;
+
+gy_status pd_transfer(const pd_bench *b, gy_err *err);
+gy_status pd_budget(const pd_bench *b, gy_err *err);
+gy_status pd_detect(const pd_bench *b, gy_err *err);
+
+/* Writes the shape into a folder below b->tmp, once; the path is static until the next call. */
+gy_status pd_checkpoint(const pd_bench *b, const char *shape, gy_err *err, const char **dir_out);
+
+#endif

@@ -314,11 +314,12 @@ typedef struct gyre_pd_cost {
     int32_t n_try;           /* times it was begun; 0: no workers, or it never came to one: all else is 0 */
     int32_t prefill, decode; /* workers of the last time; prefill -1: its prompt was computed where it was decoded */
     /* CLOCK_MONOTONIC, as this process saw it or as durations of another clock lead to it, never falling; 0 = did not
-     * happen, or the worker's word came after the end (outputs of a token or two may overtake it). */
+     * happen. */
     int64_t at_ns[GYRE_PD_STAGES];
     /* Of what moved between the two: also pieces, and copies that these consisted of; time inside the calls that send,
      * from the first piece to the last byte, and from the end of computing to the last byte; the part of the wire's
-     * time in which the sender computed, and the bytes and pieces that it is of. */
+     * time in which the sender computed, and the bytes and pieces that it is of (0 where an output of a token or two
+     * ended before the sender had told). */
     int64_t bytes, n_transfer, n_descriptor, post_ns, wire_ns, tail_ns, overlap_ns, overlap_bytes, n_overlap;
 } gyre_pd_cost;
 

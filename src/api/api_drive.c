@@ -145,7 +145,7 @@ static void copy_depths(const gy_engine_stats *e, gyre_stats *s) {
     memcpy(s->kv_plane_blocks, e->kv_plane, sizeof s->kv_plane_blocks);
 }
 
-static void mirror_stats(gyre *g) {
+void gy_api_mirror_stats(gyre *g) {
     gy_api_host_stats all;
     g->host->ops->get_stats(g->host, &all);
     const gy_engine_stats e = all.e;
@@ -198,7 +198,7 @@ static gy_status drive(gyre *g, gy_err *err) {
         if (cancels) take_cancels(g);
         st = g->host->ops->step(g->host, err);
         if (st < 0) lose(g, err);
-        mirror_stats(g);
+        gy_api_mirror_stats(g);
     } else {
         st = check_alive(g, err);
     }

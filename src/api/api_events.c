@@ -14,13 +14,10 @@ const char *gyre_finish_name(gyre_finish_reason r) {
     return (unsigned)r <= GYRE_FINISH_ERROR ? gy_finish_name((gy_finish)r) : "unknown";
 }
 
-static const char *const stages[GYRE_PD_STAGES] = {
-    "admitted",          "d_reserved",  "prefill_started", "prefill_compute_completed",
-    "prefill_submitted", "d_activated", "first_token",     "finished"};
 _Static_assert((int)GYRE_PD_STAGES == (int)GY_PD_STAGES, "the same ones");
 
 const char *gyre_pd_stage_name(gyre_pd_stage s) {
-    return (unsigned)s < GYRE_PD_STAGES ? stages[s] : "unknown";
+    return gy_pd_stage_name((gy_pd_stage)s);
 }
 
 /* ---- a record becomes an event ---------------------------------------------------------------------------------- */

@@ -173,6 +173,7 @@ void gy_api_live_remove(gy_api_req *q);
 void gy_api_release(gy_api_req *q); /* its last event is out: memory, slot and choices back */
 void gy_api_drive_fini(gyre *g);    /* stops the thread if one runs */
 int gy_api_inside_callback(const gyre *g);
+void gy_api_mirror_stats(gyre *g); /* what gyre_get_stats says from now on */
 
 /* The engine's error goes out under its public name. */
 static inline gyre_status gy_api_status(const gy_err *from, gyre_err *to) {

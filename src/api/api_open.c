@@ -228,6 +228,7 @@ static gy_status open_all(gyre *g, const char *dir, const gyre_options *o, gy_er
     GY_TRY(gy_api_host_open(&g->m, &e, &full, NULL, NULL, err, &g->host));
     g->max_len = e.max_len;
     set_info(g, &e);
+    gy_api_mirror_stats(g);
     return GY_OK;
 }
 

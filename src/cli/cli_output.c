@@ -143,6 +143,7 @@ void gy_answer_on_finish(void *answer, const gy_finish_event *ev) {
     o->submit_ns = ev->submit_ns;
     o->first_token_ns = ev->first_token_ns;
     o->finish_ns = ev->finish_ns;
+    o->pd = ev->pd;
     if (ev->err) o->err = *ev->err;
     end_text(a, o);
     /* What was lost on our side is an error of this request too. */
@@ -216,6 +217,43 @@ static void put_ms(gy_jw *w, const char *key, int64_t from_ns, int64_t to_ns) {
         gy_jw_null(w);
 }
 
+static void put_seconds(gy_jw *w, const char *key, int64_t ns) {
+    gy_jw_key(w, key);
+    gy_jw_f64(w, (double)ns / 1e9);
+}
+
+static void put_count(gy_jw *w, const char *key, int64_t n) {
+    gy_jw_key(w, key);
+    gy_jw_int(w, n);
+}
+
+/* Stages in seconds since the submission, null where one did not happen. */
+static void put_pd(gy_jw *w, const gy_output *o) {
+    const gy_pd_cost *c = &o->pd;
+    gy_jw_key(w, "pd");
+    gy_jw_obj_begin(w);
+    for (int s = 0; s < GY_PD_STAGES; s++) {
+        if (c->at_ns[s]) {
+            put_seconds(w, gy_pd_stage_name((gy_pd_stage)s), c->at_ns[s] - o->submit_ns);
+            continue;
+        }
+        gy_jw_key(w, gy_pd_stage_name((gy_pd_stage)s));
+        gy_jw_null(w);
+    }
+    put_count(w, "prefill_worker", c->prefill);
+    put_count(w, "decode_worker", c->decode);
+    put_count(w, "tries", c->n_try);
+    put_count(w, "bytes", c->bytes);
+    put_count(w, "transfers", c->n_op);
+    put_count(w, "descriptors", c->n_desc);
+    put_seconds(w, "post_s", c->post_ns);
+    put_seconds(w, "wire_s", c->wire_ns);
+    put_seconds(w, "tail_s", c->tail_ns);
+    put_seconds(w, "overlap_s", c->overlap_ns);
+    put_count(w, "overlap_bytes", c->overlap_bytes);
+    gy_jw_obj_end(w);
+}
+
 static void put_timing(gy_jw *w, const gy_output *o) {
     double seconds = (double)(o->finish_ns - o->submit_ns) * 1e-9;
     gy_jw_key(w, "timing");
@@ -228,6 +266,7 @@ static void put_timing(gy_jw *w, const gy_output *o) {
     put_ms(w, "total_ms", o->submit_ns, o->finish_ns);
     gy_jw_key(w, "tokens_per_s");
     gy_jw_f64(w, seconds > 0 ? three_digits((double)o->ids.len / seconds) : 0.0);
+    if (o->pd.n_try) put_pd(w, o);
     gy_jw_obj_end(w);
 }
 

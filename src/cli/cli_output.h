@@ -29,6 +29,7 @@ typedef struct gy_output {
     int32_t n_prompt, n_cached;
     uint64_t seed;
     int64_t submit_ns, first_token_ns, finish_ns;
+    gy_pd_cost pd;
 } gy_output;
 
 typedef struct gy_answer {

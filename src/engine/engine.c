@@ -27,6 +27,13 @@ const char *gy_finish_name(gy_finish f) {
     return names[f];
 }
 
+const char *gy_pd_stage_name(gy_pd_stage s) {
+    static const char *const names[] = {
+        "admitted",          "d_reserved",  "prefill_started", "prefill_compute_completed",
+        "prefill_submitted", "d_activated", "first_token",     "finished"};
+    return (unsigned)s < GY_PD_STAGES ? names[s] : "unknown";
+}
+
 /* ---- open ------------------------------------------------------------------------------------------------------- */
 
 static void lay_out_handoff(gy_engine *e, gy_carve *c) {

@@ -109,13 +109,14 @@ typedef enum gy_pd_stage {
     GY_PD_FINISHED,
     GY_PD_STAGES
 } gy_pd_stage;
+const char *gy_pd_stage_name(gy_pd_stage s); /* "admitted", ...: gyre.h */
 typedef struct gy_pd_cost {
     int32_t n_try;           /* 0: it never was at a worker, and all else is 0; what follows is of the last try */
     int32_t prefill, decode; /* slots of the workers; prefill -1: where it was decoded */
-    /* gy_clock_ns, never falling from one that is set to the next that is; 0: did not happen, or the worker's word came
-     * after the last choice had ended (outputs of a token or two may overtake it). */
+    /* gy_clock_ns, never falling from one that is set to the next that is; 0: did not happen. */
     int64_t at_ns[GY_PD_STAGES];
-    /* Of PREFILLED; 0 before. tail: from the last computed row until the last byte was there. */
+    /* tail: from the last computed row until the last byte was there. Where a short output ended before P had said
+     * PREFILLED, overlap is 0, and wire and tail end where the last op was heard of, less its own time on the wire. */
     int64_t bytes, n_op, n_desc, post_ns, wire_ns, tail_ns, overlap_ns, overlap_bytes, n_overlap;
 } gy_pd_cost;
 

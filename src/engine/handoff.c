@@ -152,6 +152,13 @@ const int32_t *gy_engine_export_blocks(const gy_engine *e, int32_t id, gy_kv_gro
     return blocks_of(e, seq, g, plane, n_out);
 }
 
+int64_t gy_engine_export_admit_ns(const gy_engine *e, int32_t id) {
+    const gy_handoff *h = find(e, id, 0);
+    gy_job_info info = {0};
+    if (h && h->kind == GY_HANDOFF_EXPORT) gy_sched_job_info(e->sched, h->q->choice[0].job, &info);
+    return info.admit_ns;
+}
+
 void gy_engine_export_release(gy_engine *e, int32_t id) {
     gy_handoff *h = find(e, id, 0);
     if (h && h->kind == GY_HANDOFF_HELD) give_back(e, h);

@@ -45,6 +45,8 @@ typedef struct gy_export {
 gy_status gy_engine_submit_export(gy_engine *e, const gy_request *r, const gy_export *x, gy_err *err, int32_t *id_out);
 /* Blocks of a plane's log, *n_out of them; NULL before the export runs. Valid until the next step or release. */
 const int32_t *gy_engine_export_blocks(const gy_engine *e, int32_t id, gy_kv_group g, int32_t plane, int32_t *n_out);
+/* When its first row could run; 0: not yet, or it is over. */
+int64_t gy_engine_export_admit_ns(const gy_engine *e, int32_t id);
 void gy_engine_export_release(gy_engine *e, int32_t id); /* after on_finish; unknown ids are ignored */
 
 /* ---- import ---- */

@@ -174,6 +174,7 @@ int64_t gy_coord_admit_next(const gy_coord *c, int64_t now_ns); /* when waiting 
 /* ---- coord_times.c ---- */
 void gy_times_begin(gy_coord_req *r, int32_t d, int32_t p, int64_t now_ns);
 void gy_times_mark(gy_coord_req *r, gy_pd_stage stage, int64_t at_ns);
+void gy_times_active(gy_coord_req *r, const gy_msg_sent *x, int64_t now_ns);
 void gy_times_sent(gy_coord_req *r, const gy_msg_sent *x, int64_t now_ns);
 void gy_times_local(gy_coord_req *r, const gy_msg_finish *f, int64_t now_ns);
 int64_t gy_times_wire(const gy_msg_sent *x); /* from the first byte to the last */

@@ -129,7 +129,7 @@ static gy_status on_reserved(gy_coord *c, gy_try *t, const gy_msg *m, int64_t no
 static gy_status on_active(gy_coord *c, gy_try *t, const gy_msg *m, int64_t now_ns, gy_err *err) {
     if (!t->was_reserved && t->p >= 0) return out_of_place(t, m, err);
     if (t->was_active) return late(c);
-    if (t->phase != TRY_CLEANUP) gy_times_mark(t->req, GY_PD_D_ACTIVATED, now_ns);
+    if (t->phase != TRY_CLEANUP) gy_times_active(t->req, &m->sent, now_ns);
     gy_try_active(c, t);
     return GY_OK;
 }

@@ -246,6 +246,8 @@ static void look_at(gy_host *h, slot *s, const gy_msg *m) {
     if (m->kind == GY_MSG_FATAL) say_why(s, m->text ? m->text : "");
     if (m->kind != GY_MSG_READY || s->w.state != GY_HOST_STARTING) return;
     s->w.state = GY_HOST_RUNNING;
+    int32_t n_block = m->ready.info.n_block[GY_KV_CORE]; /* until it tells itself */
+    set_stats(s, &(gy_msg_stats){.kv_total = n_block, .kv_free = n_block});
     log_worker(h, GY_LOG_INFO, "a worker is ready", s);
 }
 

@@ -294,7 +294,7 @@ static const struct {
     [GY_MSG_RESERVED] = {"reserved", HAS_TID | HAS_TABLES},
     [GY_MSG_REJECTED] = {"rejected", HAS_TID | HAS_STATUS | HAS_TEXT},
     [GY_MSG_PREFILLED] = {"prefilled", HAS_TID | HAS_SENT},
-    [GY_MSG_ACTIVE] = {"active", HAS_TID},
+    [GY_MSG_ACTIVE] = {"active", HAS_TID | HAS_SENT},
     [GY_MSG_TOKEN] = {"token", HAS_TID | HAS_TOKEN},
     [GY_MSG_PROMPT] = {"prompt", HAS_TID | HAS_TOKEN},
     [GY_MSG_FINISH] = {"finish", HAS_TID | HAS_FINISH | HAS_STATUS | HAS_TEXT},

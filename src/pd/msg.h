@@ -39,7 +39,7 @@ typedef enum gy_msg_kind {
     GY_MSG_RESERVED,  /* tid, tables */
     GY_MSG_REJECTED,  /* tid, status, text: of RESERVE, PREFILL or LOCAL; nothing of it is left at the worker */
     GY_MSG_PREFILLED, /* tid, sent: every byte is at D */
-    GY_MSG_ACTIVE,    /* tid: D decodes it */
+    GY_MSG_ACTIVE,    /* tid, sent: D decodes it; what P's last note told, laid out on D's clock */
     GY_MSG_TOKEN,     /* tid, token */
     GY_MSG_PROMPT,    /* tid, token (a prompt logprob) */
     GY_MSG_FINISH,    /* tid, finish: of one choice */
@@ -198,9 +198,11 @@ typedef struct gy_pd_note {
     uint32_t magic; /* GY_PD_NOTE_MAGIC */
     uint32_t seq;   /* op of this transfer, from 0 */
     uint32_t total; /* ops of this transfer; 0: not known yet */
-    uint32_t loops; /* of the hidden row; said with total */
+    uint32_t loops; /* of the hidden row; said with total, as is what follows tid */
     gy_tid tid;
+    int64_t start_ago_ns, compute_ago_ns, first_post_ago_ns; /* gy_msg_sent's, before this was made */
+    int64_t bytes, n_desc, post_ns;                          /* of all ops; inside post, of the earlier ones */
 } gy_pd_note;
-enum { GY_PD_NOTE_MAGIC = 0x47594e31, GY_PD_MAX_OPS = 4096 };
+enum { GY_PD_NOTE_MAGIC = 0x47594e32, GY_PD_MAX_OPS = 4096 };
 
 #endif

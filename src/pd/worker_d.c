@@ -1,6 +1,7 @@
 /* The engine half of requests that decode here: imports (D) and those that are computed here from the start (LOCAL). */
 #include "pd/worker_int.h"
 
+#include "base/clock.h"
 #include "tensor/dtype.h"
 
 #include <string.h>
@@ -98,6 +99,12 @@ static gy_status submit(gy_part *t, gy_err *err) {
     return gy_engine_import_submit(t->w->e, t->import, &t->r, &a, err, &t->id);
 }
 
+static void say_active(const gy_part *t) {
+    gy_msg m = {.kind = GY_MSG_ACTIVE, .tid = t->tid, .sent = t->hear.sent};
+    m.sent.said_ns = gy_clock_ns();
+    t->w->o.send(t->w->o.user, &m);
+}
+
 gy_status gy_part_try_submit(gy_part *t) {
     gy_err err;
     gy_status st = submit(t, &err);
@@ -111,7 +118,7 @@ gy_status gy_part_try_submit(gy_part *t) {
     }
     gy_part_set_state(t, GY_PART_RUN);
     gy_part_give_slot(t); /* it was copied */
-    if (t->kind == GY_PART_DECODE) gy_worker_say(t->w, GY_MSG_ACTIVE, t->tid);
+    if (t->kind == GY_PART_DECODE) say_active(t);
     return GY_OK;
 }
 

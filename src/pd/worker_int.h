@@ -107,7 +107,8 @@ typedef struct gy_push { /* what P sends */
     gy_out_op *held; /* made, and there was no budget */
     int32_t n_flight;
     uint32_t seq;
-    gy_err err; /* status < 0: it failed */
+    int64_t bytes, n_desc; /* of all ops that were made */
+    gy_err err;            /* status < 0: it failed */
     gy_msg_sent sum;
 } gy_push;
 
@@ -115,6 +116,7 @@ typedef struct gy_hear {         /* what D has heard */
     uint32_t total, n_seen, top; /* top: highest seq + 1 */
     int32_t loops;
     int is_complete;
+    gy_msg_sent sent; /* for ACTIVE */
     uint32_t seen[GY_PD_MAX_OPS / 32];
 } gy_hear;
 

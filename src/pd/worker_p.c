@@ -121,7 +121,6 @@ static void on_hidden(void *arg, int32_t id, const float *hidden, int32_t loops,
     const gy_model *model = w->o.model;
     char *at = (char *)w->mem[GY_REGION_HIDDEN] + (size_t)t->slot * w->slot_bytes;
     int32_t head[2] = {n_gate, 0};
-    (void)id;
     gy_convert(at, model->be->act, hidden, GY_F32, (size_t)model->d.n_embd);
     if (t->r.want_gates) {
         memcpy(at + w->gate_off, head, sizeof head);
@@ -129,6 +128,7 @@ static void on_hidden(void *arg, int32_t id, const float *hidden, int32_t loops,
         t->push.raw[1].bytes = sizeof head + (size_t)n_gate * sizeof *gates;
     }
     t->push.loops = loops;
+    t->start_ns = gy_engine_export_admit_ns(w->e, id);
     t->compute_ns = gy_clock_ns();
     atomic_store_explicit(&t->push.hidden, 1, memory_order_release);
     tell_news(t);
@@ -143,7 +143,6 @@ static void on_finish(void *arg, const gy_finish_event *ev) {
     gy_part *t = arg;
     t->engine_over = 1;
     t->w->n_over++;
-    t->start_ns = ev->admit_ns;
     t->n_computed = ev->n_prompt - ev->n_cached;
     if (ev->err && t->why.status >= 0) t->why = *ev->err;
     if (ev->reason != GY_FINISH_STOP) stop(t);

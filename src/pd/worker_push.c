@@ -137,6 +137,18 @@ static int is_used_up(const gy_push *p) {
     return gy_seg_next(&p->plan, p->plan.n_plane + 1, &one, &c, &d) == 0;
 }
 
+/* D tells it on with ACTIVE: our own word may come after a short output has ended. */
+static void sum_up(const gy_part *t, gy_pd_note *n) {
+    const gy_push *p = &t->push;
+    int64_t now = gy_clock_ns();
+    n->start_ago_ns = now - t->start_ns;
+    n->compute_ago_ns = now - t->compute_ns;
+    n->first_post_ago_ns = p->sum.first_post_ns ? now - p->sum.first_post_ns : 0;
+    n->bytes = p->bytes;
+    n->n_desc = p->n_desc;
+    n->post_ns = p->sum.post_ns;
+}
+
 /* NULL: nothing is ready, no op is free, or it failed. */
 static gy_out_op *cut(gy_worker *w, gy_part *t) {
     gy_push *p = &t->push;
@@ -152,7 +164,10 @@ static gy_out_op *cut(gy_worker *w, gy_part *t) {
     p->is_cut = p->is_last && !p->has_batch;
     o->part = t;
     o->note = (gy_pd_note){.magic = GY_PD_NOTE_MAGIC, .seq = p->seq++, .tid = t->tid};
+    p->n_desc += n;
+    for (int32_t i = 0; i < n; i++) p->bytes += (int64_t)o->desc[i].bytes;
     if (p->is_cut) {
+        sum_up(t, &o->note);
         o->note.total = p->seq;
         o->note.loops = (uint32_t)p->loops;
     }

@@ -1,6 +1,8 @@
 /* The transfer half: records in, notes and completions, ops out. What an op is made of: worker_push.c. */
 #include "pd/worker_int.h"
 
+#include "base/clock.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -38,6 +40,15 @@ static gy_part *listener(const gy_worker *w, const gy_pd_note *n, uint64_t from)
     return NULL;
 }
 
+/* On our clock: as if the last op had been posted when it was heard of. Any numbers may have come. */
+static void lay_out(gy_msg_sent *s, const gy_pd_note *n, int64_t now) {
+    *s = (gy_msg_sent){.bytes = n->bytes, .n_op = n->total, .n_desc = n->n_desc, .post_ns = n->post_ns};
+    s->start_ns = (int64_t)((uint64_t)now - (uint64_t)n->start_ago_ns);
+    s->compute_ns = (int64_t)((uint64_t)now - (uint64_t)n->compute_ago_ns);
+    s->first_post_ns = (int64_t)((uint64_t)now - (uint64_t)n->first_post_ago_ns);
+    s->last_post_ns = now;
+}
+
 /* A set of what came; whatever does not fit together is not heard. */
 static void hear(gy_hear *h, const gy_pd_note *n) {
     uint32_t bit = 1u << n->seq % 32;
@@ -49,6 +60,7 @@ static void hear(gy_hear *h, const gy_pd_note *n) {
     if (!n->total) return;
     h->total = n->total;
     h->loops = (int32_t)n->loops;
+    lay_out(&h->sent, n, gy_clock_ns());
 }
 
 static void deliver(gy_worker *w, const gy_pd_note *n, uint64_t from) {
@@ -57,6 +69,7 @@ static void deliver(gy_worker *w, const gy_pd_note *n, uint64_t from) {
     hear(&t->hear, n);
     if (!t->hear.total || t->hear.n_seen != t->hear.total || t->hear.top != t->hear.total) return;
     t->hear.is_complete = 1;
+    t->hear.sent.last_done_ns = gy_clock_ns();
     w->live[t->slot] = NULL;
     gy_worker_tell_engine(w, GY_REC_RETURNED, t);
 }

@@ -108,7 +108,8 @@ static gy_status make_metrics(gy_app *a) {
                                    .kv_bytes = i->kv_bytes,
                                    .weight_bytes = i->weight_bytes,
                                    .max_queue = a->o.engine.max_queue,
-                                   .max_queue_tokens = a->o.max_queue_tokens};
+                                   .max_queue_tokens = a->o.max_queue_tokens,
+                                   .has_workers = s.worker.n_worker > 0};
     a->metrics = gy_oai_metrics_create(&m);
     return a->metrics ? GY_OK : gy_err_set(&a->load_err, GY_E_NOMEM, "metrics: no memory");
 }

@@ -45,11 +45,24 @@ static void add_lines(headers *hs, const gy_str *s) {
 
 /* ---- the log and the counters ----------------------------------------------------------------------------------- */
 
+static int64_t span(const gyre_pd_cost *c, gyre_pd_stage from, gyre_pd_stage to) {
+    return c->at_ns[from] && c->at_ns[to] ? c->at_ns[to] - c->at_ns[from] : 0;
+}
+
+static void fill_workers(gy_oai_access *l, const gyre_pd_cost *c) {
+    l->n_try = c->n_try;
+    l->prefill = c->prefill;
+    l->decode = c->decode;
+    l->prefill_ns = span(c, GYRE_PD_PREFILL_STARTED, GYRE_PD_PREFILL_COMPLETED);
+    l->handoff_ns = span(c, GYRE_PD_PREFILL_COMPLETED, GYRE_PD_D_ACTIVATED);
+}
+
 static void fill_tokens(gy_oai_access *l, const gy_app_req *q) {
     gy_oai_usage u;
     l->model = q->q ? q->q->model : NULL;
     l->finish = q->finish;
     l->ttft_ns = q->first_ns ? q->first_ns - q->call.start_ns : 0;
+    fill_workers(l, &q->pd);
     if (!q->reply) return;
     gy_oai_reply_usage(q->reply, &u);
     l->has_tokens = 1;

@@ -61,6 +61,7 @@ static void count_finish(gy_app_req *r, gy_app_sub *s, const gyre_event *ev) {
     if (f->n_output > s->max_output) s->max_output = f->n_output;
     gy_oai_metrics_finish(r->app->metrics, ev->choice, f, s->max_output);
     r->finish = gyre_finish_name(f->reason);
+    r->pd = f->pd;
     if (f->reason == GYRE_FINISH_ERROR && gyre_status_group(f->error) == GYRE_GROUP_ENGINE) gy_app_check_lost(r->app);
     if (f->n_left) return;
     s->live = 0;

@@ -28,6 +28,7 @@ void gy_app_root(gy_app *a, gy_http_req *r, const gy_app_call *c) {
                      "GET  /v1/models             what is served\n"
                      "GET  /health                200 when a request would be served, else 503\n"
                      "GET  /metrics               for Prometheus\n"
+                     "GET  /stats                 requests that run or wait, KV blocks that they hold\n"
                      "GET  /version               the version\n"
                      "GET  /openapi.json          all of this, field by field\n");
     gy_app_answer(a, r, c, "text/plain; charset=utf-8", out);
@@ -103,6 +104,16 @@ void gy_app_metrics(gy_app *a, gy_http_req *r, const gy_app_call *c) {
     note_load(a);
     gy_oai_metrics_text(a->metrics, out);
     gy_app_answer(a, r, c, "text/plain; version=0.0.4; charset=utf-8", out);
+}
+
+/* With workers: what the coordinator has promised for them. Without: what they have. Either way 0 when nothing is left.
+ */
+void gy_app_stats(gy_app *a, gy_http_req *r, const gy_app_call *c) {
+    gy_str *out = fresh(a);
+    gyre_stats s;
+    gyre_get_stats(a->g, &s, sizeof s);
+    gy_oai_stats_body(s.n_live, s.worker.n_worker ? s.worker.used_blocks : s.kv_owned, out);
+    gy_app_answer(a, r, c, JSON, out);
 }
 
 /* ---- text: on whatever thread, into r->answer ------------------------------------------------------------------- */

@@ -111,6 +111,7 @@ struct gy_app_req {
     int32_t n_live;
     int64_t first_ns;          /* first token of any choice; 0: none yet */
     const char *finish;        /* reason of the last choice that ended */
+    gyre_pd_cost pd;           /* of it */
     int in_reasoning;          /* the prompt of a chat ends inside a thought: the output begins there */
     gy_app_chat_out *chat_out; /* NULL: text is content */
     gy_app_req *prev, *next;
@@ -217,6 +218,7 @@ void gy_app_version(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_openapi(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_models(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_one_model(gy_app *a, gy_http_req *r, const gy_app_call *c);
+void gy_app_stats(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_metrics(gy_app *a, gy_http_req *r, const gy_app_call *c);
 /* prepare of the text routes: into r->answer */
 gy_status gy_app_tokenize(gy_app_req *r, gy_app_scratch *t, gy_oai_error *e);

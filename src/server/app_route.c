@@ -22,6 +22,7 @@ static const gy_app_route routes[] = {
     {"/v1/models/*", GET, GETS, GY_OAI_R_MODELS, 0, 0, 0, gy_app_one_model, NULL},
     {"/health", GET, GETS, GY_OAI_R_HEALTH, 0, 1, 1, gy_app_health, NULL},
     {"/metrics", GET, GETS, GY_OAI_R_METRICS, 0, 0, 0, gy_app_metrics, NULL},
+    {"/stats", GET, GETS, GY_OAI_R_OTHER, 0, 0, 0, gy_app_stats, NULL},
     {"/version", GET, GETS, GY_OAI_R_VERSION, 0, 0, 1, gy_app_version, NULL},
     {"/openapi.json", GET, GETS, GY_OAI_R_OTHER, 0, 0, 1, gy_app_openapi, NULL},
     {"/", GET, GETS, GY_OAI_R_OTHER, 0, 0, 1, gy_app_root, NULL},

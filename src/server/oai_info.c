@@ -58,6 +58,17 @@ void gy_oai_version_body(const char *version, gy_str *out) {
     one_string("version", version, strlen(version), out);
 }
 
+void gy_oai_stats_body(int64_t requests, int64_t used_blocks, gy_str *out) {
+    gy_jw w;
+    gy_jw_init(&w, out);
+    gy_jw_obj_begin(&w);
+    gy_jw_key(&w, "requests");
+    gy_jw_int(&w, requests);
+    gy_jw_key(&w, "used_blocks");
+    gy_jw_int(&w, used_blocks);
+    gy_jw_obj_end(&w);
+}
+
 void gy_oai_health_body(const char *status, gy_str *out) {
     one_string("status", status, strlen(status), out);
 }

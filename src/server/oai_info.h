@@ -13,6 +13,8 @@ void gy_oai_models_body(const char *const *models, int32_t n_model, int64_t crea
 /* One of them, for GET /v1/models/NAME. */
 void gy_oai_model_body(const char *model, const char *root, int64_t created_s, int32_t max_model_len, gy_str *out);
 void gy_oai_version_body(const char *version, gy_str *out);
+/* GET /stats: exactly these two. */
+void gy_oai_stats_body(int64_t requests, int64_t used_blocks, gy_str *out);
 /* status: "ok", or why not: "loading", "draining", "dead". The HTTP status is the error table's. */
 void gy_oai_health_body(const char *status, gy_str *out);
 /* POST /tokenize. piece may be NULL: no token_strs. */

@@ -83,6 +83,17 @@ static void tokens(line *l, const gy_oai_access *a) {
     if (a->ttft_ns) millis(l, "ttft_ms", a->ttft_ns);
 }
 
+static void workers(line *l, const gy_oai_access *a) {
+    if (!a->n_try) return;
+    number(l, "decode_worker", a->decode);
+    if (a->prefill >= 0) {
+        number(l, "prefill_worker", a->prefill);
+        millis(l, "prefill_ms", a->prefill_ns);
+        millis(l, "handoff_ms", a->handoff_ns);
+    }
+    if (a->n_try > 1) number(l, "tries", a->n_try);
+}
+
 void gy_oai_access_line(const gy_oai_access *a, gy_oai_log_format f, gy_str *out) {
     line l = {.out = out, .f = f};
     if (f == GY_OAI_LOG_JSON) gy_str_putc(out, '{');
@@ -97,6 +108,7 @@ void gy_oai_access_line(const gy_oai_access *a, gy_oai_log_format f, gy_str *out
     text(&l, "request_id", a->request_id);
     text(&l, "model", a->model);
     tokens(&l, a);
+    workers(&l, a);
     text(&l, "finish", a->finish);
     text(&l, "error", a->error);
     text(&l, "agent", a->user_agent);

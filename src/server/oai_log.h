@@ -24,6 +24,10 @@ typedef struct gy_oai_access {
     int32_t has_tokens;                  /* 1: the following count */
     int64_t prompt_tokens, cached_tokens, output_tokens, loop_sum;
     int64_t ttft_ns; /* 0: no token came */
+    /* Workers: times that its last prompt was begun, 0: none; prefill -1: where it was decoded; computing the prompt,
+     * and from its end until D went on. */
+    int32_t n_try, prefill, decode;
+    int64_t prefill_ns, handoff_ns;
 } gy_oai_access;
 
 void gy_oai_access_line(const gy_oai_access *a, gy_oai_log_format f, gy_str *out); /* appends, LF included */

@@ -6,7 +6,9 @@
 #include "base/mem.h"
 #include "server/metrics.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 
 /* ---- buckets ---------------------------------------------------------------------------------------------------- */
 
@@ -32,6 +34,12 @@ static const double http_s[] = {.1, .5, 1};
 static const double http_fine_s[] = {.01, .025, .05, .075, .1,  .25, .5,  .75, 1,  1.5, 2,
                                      2.5, 3,    3.5, 4,    4.5, 5,   7.5, 10,  30, 60};
 static const double sizes[] = {256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216};
+
+static const double pd_stage_s[] = {.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300};
+static const double pd_wire_s[] = {1e-5, 2.5e-5, 1e-4, 2.5e-4, .001, .0025, .01, .025, .1, .25, 1, 2.5, 10};
+static const double pd_bytes[] = {65536,    262144,    1048576,    4194304,    16777216,
+                                  67108864, 268435456, 1073741824, 4294967296, 17179869184};
+static const double pd_desc[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096};
 
 /* ---- the table -------------------------------------------------------------------------------------------------- */
 
@@ -118,6 +126,8 @@ typedef enum id {
     G_PD_SECONDS,
     G_PD_OVERLAP_SECONDS,
     G_PD_OVERLAP_BYTES,
+    G_PD_OVERLAPPED,
+    G_PD_BLOCKS,
     G_LANE_JOBS, /* each of the five: GY_OAI_LANES of them */
     G_LANE_BYTES = G_LANE_JOBS + 2,
     G_LANE_DONE = G_LANE_BYTES + 2,
@@ -241,8 +251,11 @@ static const row rows[N_ID] = {
     [G_PD_FAILED] = C("gyre:pd_transfers_failed_total", "Pieces that did not arrive."),
     [G_PD_INFLIGHT] = G("gyre:pd_transfer_inflight_bytes", "Under way when the workers last told."),
     [G_PD_SECONDS] = C("gyre:pd_transfer_seconds_total", "From the first piece of a prompt to its last, summed."),
-    [G_PD_OVERLAP_SECONDS] = C("gyre:pd_overlap_seconds_total", "Of it, while the prompt was still computed."),
-    [G_PD_OVERLAP_BYTES] = C("gyre:pd_overlap_bytes_total", "Bytes that arrived meanwhile."),
+    [G_PD_OVERLAP_SECONDS] =
+        C("gyre:pd_overlap_seconds_total", "Time of pieces under way while their sender computed."),
+    [G_PD_OVERLAP_BYTES] = C("gyre:pd_overlap_bytes_total", "Bytes of such pieces."),
+    [G_PD_OVERLAPPED] = C("gyre:pd_overlapped_transfers_total", "Such pieces."),
+    [G_PD_BLOCKS] = G("gyre:pd_used_blocks", "KV blocks that are promised to requests at workers."),
     [G_LANE_JOBS] = GL("gyre:work_jobs", JOBS, "lane", "quick"),
     [G_LANE_JOBS + 1] = GL("gyre:work_jobs", JOBS, "lane", "slow"),
     [G_LANE_BYTES] = GL("gyre:work_bytes", JOB_BYTES, "lane", "quick"),
@@ -274,6 +287,20 @@ static const gy_metric_spec weight_spec = {
     .name = "gyre:weight_bytes", .help = "Size of the weights.", .type = GY_GAUGE};
 static const gy_metric_spec config_spec = {
     .name = "vllm:cache_config_info", .help = "Settings of the KV cache; the value is 1.", .type = GY_GAUGE};
+
+#define PD(n, h, b)                                                                                                    \
+    { .name = (n), .help = (h), .type = GY_HISTOGRAM, .le = (b), .n_le = LEN(b) }
+static const gy_metric_spec pd_stage_spec =
+    PD("gyre:pd_stage_seconds", "From submit to each stage that a request on workers came to.", pd_stage_s);
+enum { PD_WIRE, PD_TAIL, PD_POST, PD_BYTES, PD_DESC, N_PD };
+static const gy_metric_spec pd_specs[N_PD] = {
+    [PD_WIRE] = PD("gyre:pd_wire_seconds", "From a prompt's first piece to its last byte.", pd_wire_s),
+    [PD_TAIL] = PD("gyre:pd_tail_seconds", "From the end of computing a prompt to its last byte.", pd_wire_s),
+    [PD_POST] = PD("gyre:pd_post_seconds", "Inside the calls that send a prompt.", pd_wire_s),
+    [PD_BYTES] = PD("gyre:pd_prompt_bytes", "Bytes that moved for a prompt.", pd_bytes),
+    [PD_DESC] = PD("gyre:pd_prompt_descriptors", "Copies that these consisted of.", pd_desc)};
+static const gy_metric_spec pd_info_spec = {
+    .name = "gyre:pd_info", .help = "What KV travels over between workers; the value is 1.", .type = GY_GAUGE};
 
 static const gy_metric_spec http_total = {
     .name = "http_requests_total", .help = "Answers by route, method and class of status.", .type = GY_COUNTER};
@@ -308,6 +335,11 @@ struct gy_oai_metrics {
     gy_metric *prompt_rows[GYRE_STAT_DEPTHS], *decode_rows[GYRE_STAT_DEPTHS], *plane[GYRE_STAT_DEPTHS], *boundary;
     int32_t max_loops;
     gy_metric *http[GY_OAI_N_ROUTE][N_CLASS], *time[GY_OAI_N_ROUTE], *in[GY_OAI_N_ROUTE], *out[GY_OAI_N_ROUTE], *fine;
+    gy_metric *pd_stage[GYRE_PD_STAGES], *pd[N_PD]; /* NULL without workers */
+    char *model_name, engine[16];
+    /* The lane is known when workers have met, which is after the first scrape: one series that is added behind. */
+    gy_metrics *lanes;
+    _Atomic(const gy_metrics *) shown_lanes;
     gyre_stats last;
 };
 
@@ -402,10 +434,14 @@ static int add_tables(gy_oai_metrics *m, const base_labels *b) {
     return m->boundary ? 0 : -1;
 }
 
-static int add_constant(gy_oai_metrics *m, const gy_metric_spec *spec, const gy_metric_label *l, int n, double v) {
-    gy_metric *s = gy_metrics_add(m->reg, spec, l, n);
+static int add_constant_to(gy_metrics *reg, const gy_metric_spec *spec, const gy_metric_label *l, int n, double v) {
+    gy_metric *s = gy_metrics_add(reg, spec, l, n);
     if (s) gy_metric_set(s, v);
     return s ? 0 : -1;
+}
+
+static int add_constant(gy_oai_metrics *m, const gy_metric_spec *spec, const gy_metric_label *l, int n, double v) {
+    return add_constant_to(m->reg, spec, l, n, v);
 }
 
 static int add_constants(gy_oai_metrics *m, const gy_oai_metrics_info *info, const base_labels *b) {
@@ -424,6 +460,21 @@ static int add_constants(gy_oai_metrics *m, const gy_oai_metrics_info *info, con
            add_constant(m, &weight_spec, l, 2, (double)info->weight_bytes) ||
            add_constant(m, &queue_spec, l, 2, info->max_queue) ||
            add_constant(m, &queue_tok_spec, l, 2, (double)info->max_queue_tokens);
+}
+
+static int add_pd(gy_oai_metrics *m, const base_labels *b) {
+    gy_metric_label l[3] = {[2] = {"stage", NULL}};
+    put_base(b, l);
+    for (int s = 0; s < GYRE_PD_STAGES; s++) {
+        l[2].value = gyre_pd_stage_name((gyre_pd_stage)s);
+        m->pd_stage[s] = gy_metrics_add(m->reg, &pd_stage_spec, l, 3);
+        if (!m->pd_stage[s]) return -1;
+    }
+    for (int i = 0; i < N_PD; i++) {
+        m->pd[i] = gy_metrics_add(m->reg, &pd_specs[i], l, 2);
+        if (!m->pd[i]) return -1;
+    }
+    return 0;
 }
 
 static int add_per_route(gy_oai_metrics *m, const gy_metric_spec *spec, int n_label, gy_metric **to) {
@@ -455,9 +506,11 @@ gy_oai_metrics *gy_oai_metrics_create(const gy_oai_metrics_info *info) {
     if (!m) return NULL;
     base_labels b = {.model_name = info->model_name};
     snprintf(b.engine, sizeof b.engine, "%d", info->engine);
+    memcpy(m->engine, b.engine, sizeof m->engine);
+    m->model_name = gy_mem_strdup(GY_MEM_SERVER, info->model_name);
     m->reg = gy_metrics_create();
-    if (m->reg && !add_rows(m, info, &b) && !add_depths(m, info, &b) && !add_tables(m, &b) &&
-        !add_constants(m, info, &b) && !add_http(m))
+    if (m->reg && m->model_name && !add_rows(m, info, &b) && !add_depths(m, info, &b) && !add_tables(m, &b) &&
+        !add_constants(m, info, &b) && (!info->has_workers || !add_pd(m, &b)) && !add_http(m))
         return m;
     gy_oai_metrics_destroy(m);
     return NULL;
@@ -466,6 +519,8 @@ gy_oai_metrics *gy_oai_metrics_create(const gy_oai_metrics_info *info) {
 void gy_oai_metrics_destroy(gy_oai_metrics *m) {
     if (!m) return;
     gy_metrics_destroy(m->reg);
+    gy_metrics_destroy(m->lanes);
+    gy_mem_free(m->model_name);
     gy_mem_free(m);
 }
 
@@ -540,6 +595,22 @@ static void set_workers(gy_oai_metrics *m, const gyre_worker_stats *w) {
     gy_metric_set(m->s[G_PD_SECONDS], seconds(w->xfer_ns));
     gy_metric_set(m->s[G_PD_OVERLAP_SECONDS], seconds(w->overlap_ns));
     gy_metric_set(m->s[G_PD_OVERLAP_BYTES], (double)w->overlap_bytes);
+    gy_metric_set(m->s[G_PD_OVERLAPPED], (double)w->n_overlap);
+    gy_metric_set(m->s[G_PD_BLOCKS], (double)w->used_blocks);
+}
+
+/* Once: all pairs of a deployment use the same. */
+static void show_lanes(gy_oai_metrics *m, const gyre_worker_stats *w) {
+    if (m->lanes || !w->lane[0]) return;
+    const gy_metric_label l[] = {
+        {"model_name", m->model_name}, {"engine", m->engine}, {"transport", "ucx"}, {"lane", w->lane}};
+    gy_metrics *lanes = gy_metrics_create();
+    if (!lanes || add_constant_to(lanes, &pd_info_spec, l, LEN(l), 1)) {
+        gy_metrics_destroy(lanes);
+        return;
+    }
+    m->lanes = lanes;
+    atomic_store(&m->shown_lanes, lanes);
 }
 
 static void observe_steps(gy_oai_metrics *m, const gyre_stats *s) {
@@ -559,6 +630,7 @@ void gy_oai_metrics_stats(gy_oai_metrics *m, const gyre_stats *s) {
     set_gauges(m, s);
     set_counters(m, s);
     set_workers(m, &s->worker);
+    show_lanes(m, &s->worker);
     set_tables(m, s);
     observe_steps(m, s);
     m->last = *s;
@@ -615,6 +687,20 @@ static void count_prompt(gy_oai_metrics *m, const gyre_finish *f) {
         gy_metric_observe(m->s[H_PREFILL_TOKEN], seconds(f->first_token_ns - f->admit_ns) / computed);
 }
 
+/* With the last choice. */
+static void observe_pd(gy_oai_metrics *m, const gyre_finish *f) {
+    const gyre_pd_cost *c = &f->pd;
+    if (!c->n_try || f->n_left || !m->pd[0]) return;
+    for (int s = 0; s < GYRE_PD_STAGES; s++)
+        if (c->at_ns[s]) observe_span(m->pd_stage[s], f->submit_ns, c->at_ns[s]);
+    if (!c->n_transfer) return;
+    gy_metric_observe(m->pd[PD_WIRE], seconds(c->wire_ns));
+    gy_metric_observe(m->pd[PD_TAIL], seconds(c->tail_ns));
+    gy_metric_observe(m->pd[PD_POST], seconds(c->post_ns));
+    gy_metric_observe(m->pd[PD_BYTES], (double)c->bytes);
+    gy_metric_observe(m->pd[PD_DESC], (double)c->n_descriptor);
+}
+
 /* The prompt is counted once for all choices of a request, and only if it was prefilled. */
 void gy_oai_metrics_finish(gy_oai_metrics *m, int32_t choice, const gyre_finish *f, int32_t max_output) {
     static const id reasons[] = {[GYRE_FINISH_STOP] = OK_STOP,
@@ -631,6 +717,7 @@ void gy_oai_metrics_finish(gy_oai_metrics *m, int32_t choice, const gyre_finish 
     observe_span(m->s[H_INFERENCE], f->admit_ns, f->finish_ns);
     observe_span(m->s[H_PREFILL], f->admit_ns, f->first_token_ns);
     observe_span(m->s[H_DECODE], f->first_token_ns, f->finish_ns);
+    observe_pd(m, f);
     if (f->first_token_ns && f->n_output > 1)
         gy_metric_observe(m->s[H_TPOT], seconds(f->finish_ns - f->first_token_ns) / (f->n_output - 1));
 }
@@ -649,6 +736,8 @@ void gy_oai_metrics_http(gy_oai_metrics *m, gy_oai_route r, int status, double s
 }
 
 void gy_oai_metrics_text(const gy_oai_metrics *m, gy_str *out) {
+    const gy_metrics *lanes = atomic_load(&m->shown_lanes);
     gy_metrics_text(m->reg, out);
+    if (lanes) gy_metrics_text(lanes, out);
     gy_metrics_process_text(out);
 }

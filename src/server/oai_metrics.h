@@ -26,6 +26,7 @@ typedef struct gy_oai_metrics_info { /* read during create only */
     size_t kv_bytes, weight_bytes;
     int32_t max_queue;        /* choices that may wait */
     int64_t max_queue_tokens; /* prompt tokens that may wait; 0: any number */
+    int32_t has_workers;      /* series about them that would fill a page of zeros are left out without */
 } gy_oai_metrics_info;
 
 gy_oai_metrics *gy_oai_metrics_create(const gy_oai_metrics_info *info); /* NULL on no memory */

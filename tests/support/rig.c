@@ -425,6 +425,7 @@ static void hear(rig *g, int from, const gy_msg *m) {
     case GY_MSG_ACTIVE:
         c->was_active = 1;
         c->active_ns = gy_clock_ns();
+        c->told = m->sent;
         break;
     case GY_MSG_TOKEN:
         token(c, id, &m->token, 0);

@@ -64,8 +64,8 @@ typedef struct rig_call {
     rig_when give_up;           /* at this boundary */
     int give_up_after;          /* turns later */
     int is_given_up;
-    int patch_have; /* > 0: P is told that D has so many tokens */
-    gy_msg_sent sent;
+    int patch_have;              /* > 0: P is told that D has so many tokens */
+    gy_msg_sent sent, told;      /* of PREFILLED, of ACTIVE */
     int64_t active_ns, first_ns; /* clock of this process */
 } rig_call;
 

@@ -100,6 +100,25 @@ static void ask_all(gyre *g, answer a[N]) {
     }
 }
 
+/* All eight, in order, and what moved: there is a prompt of each length from 1 token on. */
+static void assert_cost(const gyre_finish *f) {
+    const gyre_pd_cost *c = &f->pd;
+    int64_t last = f->submit_ns;
+    assert_int_equal(c->n_try, 1);
+    assert_int_equal(c->prefill, 0);
+    assert_in_range(c->decode, 1, 2);
+    for (int s = 0; s < GYRE_PD_STAGES; s++) {
+        if (c->at_ns[s] < last)
+            fail_msg("%s: %lld after %lld", gyre_pd_stage_name((gyre_pd_stage)s), (long long)c->at_ns[s],
+                     (long long)last);
+        last = c->at_ns[s];
+    }
+    assert_int_equal(c->at_ns[GYRE_PD_FINISHED], f->finish_ns);
+    assert_true(c->bytes > 0 && c->n_transfer > 0 && c->n_descriptor >= c->n_transfer);
+    assert_true(c->post_ns > 0 && c->wire_ns >= 0 && c->tail_ns >= 0 && c->tail_ns <= c->wire_ns + 1000000000);
+    assert_true(c->n_overlap <= c->n_transfer && c->overlap_bytes <= c->bytes);
+}
+
 static void assert_same(const answer *a, const answer *b) {
     for (int k = 0; k < N; k++) {
         if (b[k].fin.reason != GYRE_FINISH_LENGTH) fail_msg("%d: %s", k, b[k].message);
@@ -111,7 +130,43 @@ static void assert_same(const answer *a, const answer *b) {
         assert_int_equal(a[k].fin.seed, b[k].fin.seed);
         assert_true(b[k].fin.submit_ns <= b[k].fin.first_token_ns);
         assert_true(b[k].fin.first_token_ns <= b[k].fin.finish_ns);
+        assert_int_equal(a[k].fin.pd.n_try, 0); /* an engine alone has none of it */
+        assert_int_equal(a[k].fin.pd.at_ns[GYRE_PD_FINISHED], 0);
+        assert_cost(&b[k].fin);
     }
+}
+
+/* Workers tell each 100 ms, and when nothing is left: then their sums are what one engine would have, and nothing is
+ * held. */
+static void expect_engine_numbers(gyre *g, const gyre_stats *first) {
+    gyre_stats s = *first;
+    gyre_err err;
+    int64_t end = gy_clock_ns() + 5000000000;
+    while ((s.kv_owned || s.n_row_decode[0] < s.n_output_tok - s.n_request || s.worker.used_blocks) &&
+           gy_clock_ns() < end) {
+        poll(NULL, 0, 5);
+        gyre_step(g, &err);
+        gyre_get_stats(g, &s, sizeof s);
+    }
+    int64_t n_row = 0, n_exit = 0;
+    for (int k = 0; k < GYRE_STAT_DEPTHS; k++) {
+        n_row += s.n_row_prompt[k] + s.n_row_decode[k];
+        n_exit += s.n_exit[k];
+    }
+    assert_int_equal(s.kv_owned, 0);
+    assert_int_equal(s.worker.used_blocks, 0);
+    assert_int_equal(s.n_live, 0);
+    assert_int_equal(s.wait_tok, 0);
+    assert_int_equal(s.worker.xfer_inflight_bytes, 0);
+    assert_int_equal(s.kv_blocks_total, 3 * 400);
+    assert_int_equal(s.n_row, n_row);
+    assert_int_equal(n_exit, s.n_output_tok);
+    assert_int_equal(s.n_exit[3], s.n_output_tok);
+    assert_int_equal(s.n_row_decode[0], s.n_output_tok - s.n_request); /* the first token of each needs none */
+    assert_true(s.n_row_prompt[0] > 0 && s.n_row_prompt[0] == s.n_row_prompt[3]);
+    assert_true(s.n_pass > 0 && s.sample_ns > 0 && s.cache_query_tok > 0 && s.cache_hit_tok > 0);
+    assert_true(s.worker.n_overlap > 0 && s.worker.overlap_ns > 0 && s.worker.overlap_bytes > 0);
+    assert_true(strlen(s.worker.lane) > 2);
 }
 
 static void says_the_same(void **state) {
@@ -155,6 +210,7 @@ static void says_the_same(void **state) {
     assert_int_equal(s.n_output_tok, 2 * (5 * N + N * (N - 1) / 2));
     assert_int_equal(s.n_loop_sum, 4 * s.n_output_tok);
     assert_int_equal(s.n_waiting + s.n_running, 0);
+    expect_engine_numbers(g, &s);
     gyre_close(g);
 }
 

@@ -120,6 +120,70 @@ static void what_crosses_is_put_between(void **state) {
     close_world(&w);
 }
 
+/* On a clock of D's, which is nobody's: P began 500 before D said so, .. */
+static gy_msg active(world *w, char try, int64_t said_ns) {
+    gy_msg m = of(w, GY_MSG_ACTIVE, try);
+    m.sent = (gy_msg_sent){.bytes = 900,
+                           .n_op = 2,
+                           .n_desc = 5,
+                           .start_ns = said_ns - 500,
+                           .first_post_ns = said_ns - 400,
+                           .compute_ns = said_ns - 250,
+                           .last_post_ns = said_ns - 200,
+                           .last_done_ns = said_ns - 100,
+                           .said_ns = said_ns};
+    return m;
+}
+
+static void d_tells_what_p_is_too_late_for(void **state) {
+    (void)state;
+    for (int late = 0; late < 2; late++) {
+        WORLD(w, P, D);
+        submit(&w, (ask){.max_tokens = 1});
+        turn(&w);
+        w.now = 1100;
+        reserved(&w, 1, 'a');
+        w.now = 2000;
+        said(&w, 1, active(&w, 'a', 77000));
+        said(&w, 1, token(&w, 'a', 0, 0));
+        w.now = 2100;
+        if (!late) prefilled(&w, 0, 'a', 3); /* knows better */
+        end_all(&w, 'a');
+        if (late)
+            expect_times(&w, (int64_t[]){1000, 1100, 1500, 1750, 1800, 2000, 2000, 2100});
+        else
+            expect_times(&w, (int64_t[]){1000, 1100, 1700, 1950, 1980, 2000, 2000, 2100});
+        const gy_pd_cost *c = &w.finish.pd;
+        assert_int_equal(c->bytes, late ? 900 : 1000);
+        assert_int_equal(c->n_op, late ? 2 : 3);
+        assert_int_equal(c->n_desc, late ? 5 : 8);
+        assert_int_equal(c->wire_ns, late ? 300 : 280);
+        assert_int_equal(c->tail_ns, late ? 150 : 130);
+        assert_int_equal(c->n_overlap, late ? 0 : 2);
+        if (late) prefilled(&w, 0, 'a', 3);
+        assert_int_equal(stats_of(&w).bytes, 1000); /* sums are P's alone */
+        close_world(&w);
+    }
+}
+
+/* P's word comes first: D's changes nothing. */
+static void p_knows_better(void **state) {
+    (void)state;
+    WORLD(w, P, D);
+    submit(&w, (ask){.max_tokens = 1});
+    turn(&w);
+    reserved(&w, 1, 'a');
+    w.now = 2000;
+    prefilled(&w, 0, 'a', 0);
+    w.now = 2200;
+    said(&w, 1, active(&w, 'a', 5));
+    said(&w, 1, token(&w, 'a', 0, 0));
+    end_all(&w, 'a');
+    expect_times(&w, (int64_t[]){1000, 1000, 1600, 1850, 1880, 2200, 2200, 2200});
+    assert_int_equal(w.finish.pd.bytes, 1000);
+    close_world(&w);
+}
+
 static void what_comes_after_the_end_is_not_known(void **state) {
     (void)state;
     WORLD(w, P, D);
@@ -255,7 +319,12 @@ static void lies_stay_in_order(void **state) {
                                        .said_ns = any_time(&w)};
                 said(&w, 0, m);
             }
-            if (k == 0) say(&w, 1, GY_MSG_ACTIVE, 'a');
+            if (k == 0) {
+                gy_msg a = active(&w, 'a', any_time(&w) / 2);
+                a.sent.start_ns = any_time(&w);
+                a.sent.compute_ns = any_time(&w);
+                said(&w, 1, a);
+            }
             if (k == 1) said(&w, 1, token(&w, 'a', 0, 0));
         }
         end_all(&w, 'a');
@@ -336,6 +405,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(in_order_on_any_clock),
         cmocka_unit_test(what_crosses_is_put_between),
+        cmocka_unit_test(d_tells_what_p_is_too_late_for),
+        cmocka_unit_test(p_knows_better),
         cmocka_unit_test(what_comes_after_the_end_is_not_known),
         cmocka_unit_test(of_the_last_try),
         cmocka_unit_test(where_nothing_crosses),

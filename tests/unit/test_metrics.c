@@ -194,7 +194,8 @@ static gy_oai_metrics *make_metrics(void) {
                                       .kv_bytes = 1u << 20,
                                       .weight_bytes = 5,
                                       .max_queue = 77,
-                                      .max_queue_tokens = 5000000000};
+                                      .max_queue_tokens = 5000000000,
+                                      .has_workers = 1};
     gy_oai_metrics *m = gy_oai_metrics_create(&info);
     assert_non_null(m);
     return m;
@@ -262,6 +263,16 @@ static void names_and_types(void **state) {
         {"gyre:log_lines_dropped_total", "counter"},
         {"gyre:work_jobs", "gauge"},
         {"gyre:work_refused_total", "counter"},
+        {"gyre:pd_workers", "gauge"},
+        {"gyre:pd_used_blocks", "gauge"},
+        {"gyre:pd_transfer_inflight_bytes", "gauge"},
+        {"gyre:pd_overlapped_transfers_total", "counter"},
+        {"gyre:pd_stage_seconds", "histogram"},
+        {"gyre:pd_wire_seconds", "histogram"},
+        {"gyre:pd_tail_seconds", "histogram"},
+        {"gyre:pd_post_seconds", "histogram"},
+        {"gyre:pd_prompt_bytes", "histogram"},
+        {"gyre:pd_prompt_descriptors", "histogram"},
         {"http_requests_total", "counter"},
         {"http_request_duration_seconds", "histogram"},
         {"http_request_duration_highr_seconds", "histogram"},
@@ -326,7 +337,27 @@ static void from_stats(void **state) {
                     .kv_boundary_block_bytes = 1000,
                     .wait_tok = 123,
                     .grammar_mask_hit = 11,
-                    .grammar_mask_miss = 5};
+                    .grammar_mask_miss = 5,
+                    .worker = {.n_worker = 5,
+                               .n_ready = 3,
+                               .n_reserving = 1,
+                               .n_prefill = 2,
+                               .n_decode = 4,
+                               .n_crossed = 6,
+                               .n_local = 7,
+                               .n_retry = 8,
+                               .n_death = 9,
+                               .xfer_bytes = 5000000000,
+                               .xfer_ops = 11,
+                               .xfer_descriptors = 12,
+                               .xfer_failed = 13,
+                               .xfer_inflight_bytes = 14,
+                               .xfer_ns = 1500000000,
+                               .overlap_ns = 500000000,
+                               .overlap_bytes = 15,
+                               .n_overlap = 16,
+                               .used_blocks = 17,
+                               .lane = "sysv, \"x\""}};
     const gy_oai_load load = {.body_bytes = 7000000000,
                               .backlog_tok = 456,
                               .prefill_tok_s = 12.5,
@@ -368,6 +399,26 @@ static void from_stats(void **state) {
         {"gyre:work_done_total", "lane=\"quick\"", 30},
         {"gyre:work_refused_total", "lane=\"slow\"", 5},
         {"gyre:work_seconds_total", "lane=\"slow\"", 1.5},
+        {"gyre:pd_workers", "state=\"ready\"", 3},
+        {"gyre:pd_workers", "state=\"away\"", 2},
+        {"gyre:pd_requests", "phase=\"reserve\"", 1},
+        {"gyre:pd_requests", "phase=\"prefill\"", 2},
+        {"gyre:pd_requests", "phase=\"decode\"", 4},
+        {"gyre:pd_prompts_total", "prefill=\"remote\"", 6},
+        {"gyre:pd_prompts_total", "prefill=\"local\"", 7},
+        {"gyre:pd_retries_total", "", 8},
+        {"gyre:pd_worker_deaths_total", "", 9},
+        {"gyre:pd_transfer_bytes_total", "", 5000000000},
+        {"gyre:pd_transfers_total", "", 11},
+        {"gyre:pd_transfer_descriptors_total", "", 12},
+        {"gyre:pd_transfers_failed_total", "", 13},
+        {"gyre:pd_transfer_inflight_bytes", "", 14},
+        {"gyre:pd_transfer_seconds_total", "", 1.5},
+        {"gyre:pd_overlap_seconds_total", "", 0.5},
+        {"gyre:pd_overlap_bytes_total", "", 15},
+        {"gyre:pd_overlapped_transfers_total", "", 16},
+        {"gyre:pd_used_blocks", "", 17},
+        {"gyre:pd_info", "engine=\"0\",transport=\"ucx\",lane=\"sysv, \\\"x\\\"\"", 1},
         {"vllm:num_requests_running", "", 3},
         {"vllm:num_requests_waiting", "", 2},
         {"vllm:num_requests_waiting_by_reason", "reason=\"capacity\"", 2},
@@ -404,6 +455,80 @@ static void from_stats(void **state) {
         if (!(fabs(v - rows[i].v) < 1e-12))
             fail_msg("%s{%s}: %g, expected %g", rows[i].name, rows[i].labels, v, rows[i].v);
     }
+    gy_str_free(&s);
+    gy_oai_metrics_destroy(m);
+}
+
+static gyre_finish on_workers(void) {
+    const int64_t ms = 1000000;
+    gyre_finish f = {.reason = GYRE_FINISH_STOP, .submit_ns = 1000 * ms, .finish_ns = 1400 * ms};
+    f.pd = (gyre_pd_cost){.n_try = 1,
+                          .prefill = 0,
+                          .decode = 1,
+                          .bytes = 3 << 20,
+                          .n_transfer = 4,
+                          .n_descriptor = 25,
+                          .post_ns = 20000,
+                          .wire_ns = 30 * ms,
+                          .tail_ns = 50000};
+    for (int s = 0; s < GYRE_PD_STAGES; s++) f.pd.at_ns[s] = (1000 + 50 * (s + 1)) * ms;
+    return f;
+}
+
+/* Once for a request, and only what happened. */
+static void from_requests_on_workers(void **state) {
+    (void)state;
+    gy_oai_metrics *m = make_metrics();
+    gyre_finish f = on_workers();
+    f.n_left = 1;
+    gy_oai_metrics_finish(m, 0, &f, 5); /* another choice goes on */
+    f.n_left = 0;
+    gy_oai_metrics_finish(m, 1, &f, 5);
+    f.pd.prefill = -1; /* computed where it was decoded */
+    f.pd.n_transfer = 0;
+    for (int s = GYRE_PD_PREFILL_COMPLETED; s <= GYRE_PD_D_ACTIVATED; s++) f.pd.at_ns[s] = 0;
+    f.pd.at_ns[GYRE_PD_D_RESERVED] = 0;
+    gy_oai_metrics_finish(m, 0, &f, 5);
+    f.pd = (gyre_pd_cost){0}; /* cancelled before it came anywhere */
+    gy_oai_metrics_finish(m, 0, &f, 5);
+    gy_str s = text_of(m);
+    static const struct {
+        const char *name, *labels;
+        double v;
+    } rows[] = {
+        {"gyre:pd_stage_seconds_count", "stage=\"admitted\"", 2},
+        {"gyre:pd_stage_seconds_sum", "stage=\"admitted\"", 0.1},
+        {"gyre:pd_stage_seconds_count", "stage=\"d_reserved\"", 1},
+        {"gyre:pd_stage_seconds_bucket", "stage=\"d_reserved\",le=\"0.1\"", 1},
+        {"gyre:pd_stage_seconds_bucket", "stage=\"d_reserved\",le=\"0.05\"", 0},
+        {"gyre:pd_stage_seconds_count", "stage=\"prefill_started\"", 2},
+        {"gyre:pd_stage_seconds_count", "stage=\"prefill_compute_completed\"", 1},
+        {"gyre:pd_stage_seconds_sum", "stage=\"prefill_submitted\"", 0.25},
+        {"gyre:pd_stage_seconds_sum", "stage=\"d_activated\"", 0.3},
+        {"gyre:pd_stage_seconds_count", "stage=\"first_token\"", 2},
+        {"gyre:pd_stage_seconds_sum", "stage=\"finished\"", 0.8},
+        {"gyre:pd_wire_seconds_count", "", 1},
+        {"gyre:pd_wire_seconds_sum", "", 0.03},
+        {"gyre:pd_tail_seconds_sum", "", 0.00005},
+        {"gyre:pd_post_seconds_bucket", "le=\"1e-05\"", 0},
+        {"gyre:pd_post_seconds_bucket", "le=\"2.5e-05\"", 1},
+        {"gyre:pd_prompt_bytes_sum", "", 3 << 20},
+        {"gyre:pd_prompt_descriptors_bucket", "le=\"16\"", 0},
+        {"gyre:pd_prompt_descriptors_bucket", "le=\"32\"", 1},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        double v = find(&s, rows[i].name, rows[i].labels);
+        if (!(fabs(v - rows[i].v) < 1e-12))
+            fail_msg("%s{%s}: %g, expected %g", rows[i].name, rows[i].labels, v, rows[i].v);
+    }
+    gy_str_free(&s);
+    gy_oai_metrics_destroy(m);
+    /* An engine alone has no such page of zeros. */
+    m = gy_oai_metrics_create(&(gy_oai_metrics_info){.model_name = "m", .max_len = 10, .max_loops = 4});
+    gy_oai_metrics_finish(m, 0, &(gyre_finish){.pd = {.n_try = 1}}, 1);
+    s = text_of(m);
+    assert_null(strstr(s.data, "gyre:pd_stage_seconds"));
+    assert_null(strstr(s.data, "gyre:pd_info"));
     gy_str_free(&s);
     gy_oai_metrics_destroy(m);
 }
@@ -662,6 +787,17 @@ static void access_lines(void **state) {
                 "duration_ms=1234.567 bytes_in=12 bytes_out=345 request_id=r-1 model=ouro prompt_tokens=9 "
                 "cached_tokens=4 output_tokens=2 loops=7 ttft_ms=0.005 finish=stop agent=\"a \\\"b\\\"\\n=c\"\n");
     gy_str_clear(&s);
+    gy_oai_access w = {.has_tokens = 1, .n_try = 1, .prefill = 2, .decode = 5};
+    w.prefill_ns = 12345678;
+    w.handoff_ns = 90000;
+    gy_oai_access_line(&w, GY_OAI_LOG_LOGFMT, &s);
+    assert_non_null(strstr(s.data, " loops=0 decode_worker=5 prefill_worker=2 prefill_ms=12.345 handoff_ms=0.090\n"));
+    gy_str_clear(&s);
+    w.prefill = -1;
+    w.n_try = 3;
+    gy_oai_access_line(&w, GY_OAI_LOG_LOGFMT, &s);
+    assert_non_null(strstr(s.data, " loops=0 decode_worker=5 tries=3\n"));
+    gy_str_clear(&s);
     gy_oai_access_line(&a, GY_OAI_LOG_JSON, &s);
     gy_json *doc = NULL;
     gy_err err;
@@ -704,12 +840,19 @@ static void hostile_access(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_format),       cmocka_unit_test(misuse_aborts),
-        cmocka_unit_test(names_and_types),   cmocka_unit_test(from_stats),
-        cmocka_unit_test(from_requests),     cmocka_unit_test(from_http),
-        cmocka_unit_test(process_values),    cmocka_unit_test(without_memory),
-        cmocka_unit_test(read_beside_write), cmocka_unit_test(board_asks_for_what_exists),
-        cmocka_unit_test(access_lines),      cmocka_unit_test(hostile_access),
+        cmocka_unit_test(text_format),
+        cmocka_unit_test(misuse_aborts),
+        cmocka_unit_test(names_and_types),
+        cmocka_unit_test(from_stats),
+        cmocka_unit_test(from_requests),
+        cmocka_unit_test(from_http),
+        cmocka_unit_test(from_requests_on_workers),
+        cmocka_unit_test(process_values),
+        cmocka_unit_test(without_memory),
+        cmocka_unit_test(read_beside_write),
+        cmocka_unit_test(board_asks_for_what_exists),
+        cmocka_unit_test(access_lines),
+        cmocka_unit_test(hostile_access),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,6 +154,39 @@ static void test_pieces_overlap(void **state) {
     close_scene();
 }
 
+/* What D says of P is what P says, but for what P cannot know when it sends its last note. */
+static void test_told_by_d(void **state) {
+    static const gy_xfer_kind kinds[] = {GY_XFER_LOOPBACK, GY_XFER_MOCK};
+    const int32_t chunk = 8;
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        const rig_setup s = {.kind = kinds[k],
+                             PAIR,
+                             .mock = {.latency_ns = 1000, .jitter_ns = 5000, .p_twice = 0.2},
+                             .limits = {.chunk_bytes = 4096, .inflight_bytes = 65536, .max_desc = 64},
+                             .patch = patch,
+                             .patch_arg = &chunk};
+        open_scene("ouro-tiny", &s, 0);
+        for (int i = 0; i < 4; i++) add_call(i, 60 + i, 3);
+        rig_run(&sc.g);
+        for (int i = 0; i < 4; i++) {
+            const gy_msg_sent *p = &sc.g.call[i].sent, *d = &sc.g.call[i].told;
+            assert_int_equal(d->bytes, p->bytes);
+            assert_int_equal(d->n_op, p->n_op);
+            assert_int_equal(d->n_desc, p->n_desc);
+            assert_true(d->post_ns > 0 && d->post_ns <= p->post_ns);
+            assert_int_equal(d->compute_ns - d->start_ns, p->compute_ns - p->start_ns);
+            assert_int_equal(d->compute_ns - d->first_post_ns, p->compute_ns - p->first_post_ns);
+            /* One clock here: laid out later by what the last note took, never earlier. */
+            assert_true(d->start_ns >= p->start_ns && d->last_post_ns >= p->last_post_ns);
+            assert_true(d->compute_ns <= d->last_post_ns && d->last_post_ns <= d->last_done_ns);
+            assert_true(d->last_done_ns <= d->said_ns);
+            assert_int_equal(d->n_overlap + d->overlap_ns + d->overlap_bytes, 0);
+        }
+        close_scene();
+    }
+}
+
 /* All is computed before anything is posted: whatever the engine does with nothing to compute is no overlap. */
 static void test_nothing_overlaps(void **state) {
     const int32_t chunk = 128;
@@ -275,9 +308,10 @@ static void test_what_waits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_time_in_steps),          cmocka_unit_test(test_overlap_is_an_intersection),
-        cmocka_unit_test(test_pieces_overlap),         cmocka_unit_test(test_nothing_overlaps),
-        cmocka_unit_test(test_stats_are_the_engine_s), cmocka_unit_test(test_what_waits),
+        cmocka_unit_test(test_time_in_steps),  cmocka_unit_test(test_overlap_is_an_intersection),
+        cmocka_unit_test(test_pieces_overlap), cmocka_unit_test(test_nothing_overlaps),
+        cmocka_unit_test(test_told_by_d),      cmocka_unit_test(test_stats_are_the_engine_s),
+        cmocka_unit_test(test_what_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

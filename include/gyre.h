@@ -136,6 +136,18 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
     const char *const *worker_args; /* NULL-terminated: further options of `gyre worker`; NULL = none */
     size_t transfer_chunk_bytes, transfer_inflight_bytes; /* flow control between workers; 256 MiB, 2 GiB */
     int32_t transfer_descriptors;                         /* 256 */
+
+    /* Workers on other hosts instead (gyre worker --listen), which may join and leave at any time: named by a file with
+     * one HOST:PORT a line, which is read again when it changes, or by an etcd cluster where they publish themselves.
+     * NULL (default): none. How large their pools are, how long a sequence may be and how deep a request may go is then
+     * theirs to say: of the options above only max_seqs and max_queue (requests that may be here), max_len (if it is
+     * less), policy, local_prefill_below and worker_start_ms (until one of each kind of work is ready) count. While
+     * nobody decodes, requests wait. Somebody must drive: one who does not for longer than peer_timeout_ms loses them. */
+    const char *peers;       /* the file */
+    const char *etcd;        /* "http://10.0.0.1:2379,..." */
+    const char *cluster;     /* which of etcd's; "default" */
+    const char *secret_file; /* of 16 bytes or more, the same for all; only its owner may read it */
+    int32_t peer_timeout_ms; /* a host that answers nothing for so long is lost; 5000 */
 } gyre_options;
 
 GYRE_API void gyre_options_default(gyre_options *o, size_t size); /* size: sizeof *o */

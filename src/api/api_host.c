@@ -61,12 +61,22 @@ static gy_status local_open(gy_api_model *m, const gy_engine_opts *e, const gyre
         return st;
     }
     h->h.plan = *gy_engine_get_plan(h->engine);
+    gy_api_host_set_limits(&h->h, m, e);
     *out = &h->h;
     return GY_OK;
 }
 
+void gy_api_host_set_limits(gy_api_host *h, const gy_api_model *m, const gy_engine_opts *e) {
+    h->max_len = e->max_len;
+    h->max_loops = e->max_loops > m->d.n_loop ? e->max_loops : m->d.n_loop;
+}
+
+int gy_api_wants_peers(const gyre_options *o) {
+    return o->peers || o->etcd;
+}
+
 int gy_api_wants_workers(const gyre_options *o) {
-    return o->prefill != 0 || o->decode != 0 || o->hybrid != 0;
+    return o->prefill != 0 || o->decode != 0 || o->hybrid != 0 || gy_api_wants_peers(o);
 }
 
 gy_status gy_api_host_open(gy_api_model *m, const gy_engine_opts *e, const gyre_options *o,

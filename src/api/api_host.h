@@ -29,8 +29,9 @@ typedef struct gy_api_host_ops {
 
 struct gy_api_host { /* the head of either kind */
     const gy_api_host_ops *ops;
-    gy_engine_plan plan; /* of one engine */
-    int fd;              /* to be polled while a step has nothing to do; -1: never */
+    gy_engine_plan plan;        /* of one engine */
+    int32_t max_len, max_loops; /* longest sequence, deepest request that it takes */
+    int fd;                     /* to be polled while a step has nothing to do; -1: never */
 };
 
 /* m is borrowed. It is loaded here, for an engine in this process, and else gets a backend that is only asked for its
@@ -40,11 +41,16 @@ gy_status gy_api_host_open(gy_api_model *m, const gy_engine_opts *e, const gyre_
                            void (*progress)(void *arg, size_t done, size_t total), void *progress_arg, gy_err *err,
                            gy_api_host **out);
 void gy_api_host_close(gy_api_host *h); /* accepts NULL */
+/* Of an engine with these options. */
+void gy_api_host_set_limits(gy_api_host *h, const gy_api_model *m, const gy_engine_opts *e);
 
-int gy_api_wants_workers(const gyre_options *o);
+int gy_api_wants_workers(const gyre_options *o); /* of this host, or of others */
+int gy_api_wants_peers(const gyre_options *o);   /* of others */
 
-/* api_workers.c */
+/* api_workers.c, api_peers.c */
 gy_status gy_api_workers_open(gy_api_model *m, const gy_engine_opts *e, const gyre_options *o, gy_err *err,
                               gy_api_host **out);
+gy_status gy_api_peers_open(gy_api_model *m, const gy_engine_opts *e, const gyre_options *o, gy_err *err,
+                            gy_api_host **out);
 
 #endif

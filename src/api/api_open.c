@@ -80,7 +80,9 @@ void gyre_options_default(gyre_options *o, size_t size) {
                       .worker_start_ms = w.start_ms,
                       .transfer_chunk_bytes = l.chunk_bytes,
                       .transfer_inflight_bytes = l.inflight_bytes,
-                      .transfer_descriptors = l.max_desc};
+                      .transfer_descriptors = l.max_desc,
+                      .cluster = "default",
+                      .peer_timeout_ms = w.peer_ms};
     memcpy(o, &d, d.size);
 }
 
@@ -102,6 +104,7 @@ static gy_status complete(const gyre_options *o, gy_err *err, gyre_options *full
     if (!full->policy) full->policy = d.policy;
     if (!full->reserve) full->reserve = d.reserve;
     if (!full->preempt) full->preempt = d.preempt;
+    if (!full->cluster) full->cluster = d.cluster;
     return GY_OK;
 }
 
@@ -190,16 +193,16 @@ static gy_status open_queues(gyre *g, const gyre_options *o, gy_err *err) {
     return GY_OK;
 }
 
-static void set_info(gyre *g, const gy_engine_opts *e) {
+static void set_info(gyre *g) {
     const gy_engine_plan *p = &g->host->plan;
     const gy_model_desc *d = &g->m.d;
-    int64_t len = p->kv_tokens < e->max_len ? p->kv_tokens : e->max_len;
+    int64_t len = p->kv_tokens < g->host->max_len ? p->kv_tokens : g->host->max_len;
     g->info = (gyre_info){.family = d->family,
                           .dtype = g->m.act == GY_BF16 ? "bf16" : "f32",
                           .backend = g->m.be->ops->name,
                           .n_vocab = d->n_vocab,
                           .n_loop = d->n_loop,
-                          .max_loops = e->max_loops > d->n_loop ? e->max_loops : d->n_loop,
+                          .max_loops = g->host->max_loops,
                           .max_len = (int32_t)len,
                           .has_gate = d->has_gate,
                           .has_tokenizer = g->m.tok != NULL,
@@ -219,15 +222,16 @@ static gy_status open_all(gyre *g, const char *dir, const gyre_options *o, gy_er
     gyre_options full;
     GY_TRY(complete(o, err, &full));
     GY_TRY(engine_opts(&full, err, &e));
-    GY_TRY(gy_api_model_open(&g->m, dir, full.dtype, 1, err));
+    int has_peers = gy_api_wants_peers(&full); /* then no weights are needed here, and no memory for KV */
+    GY_TRY(gy_api_model_open(&g->m, dir, has_peers ? "f32" : full.dtype, 1, err));
     int64_t n_worker = (int64_t)full.prefill + full.decode + full.hybrid;
-    GY_TRY(choose_max_len(g, n_worker > 0 ? n_worker : 1, &e, err));
+    if (!has_peers) GY_TRY(choose_max_len(g, n_worker > 0 ? n_worker : 1, &e, err));
     GY_TRY(open_queues(g, &full, err));
     if (gy_grammar_cache_create(full.grammar_bytes, &g->grammars) < 0)
         return gy_err_set(err, GY_E_NOMEM, "no memory for grammars");
     GY_TRY(gy_api_host_open(&g->m, &e, &full, NULL, NULL, err, &g->host));
-    g->max_len = e.max_len;
-    set_info(g, &e);
+    g->max_len = g->host->max_len;
+    set_info(g);
     gy_api_mirror_stats(g);
     return GY_OK;
 }

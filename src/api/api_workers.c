@@ -1,21 +1,14 @@
 /* Worker processes as a host: options become the command line of `gyre worker`, requests become messages. */
-#include "api/api_host.h"
+#include "api/api_workers.h"
 
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/str.h"
 #include "engine/handoff.h"
 #include "model/loop.h"
-#include "pd/host.h"
 
 #include <stdio.h>
 #include <string.h>
-
-typedef struct worker_host {
-    gy_api_host h;
-    gy_host *host;
-    gy_engine_bounds bounds;
-} worker_host;
 
 enum { MAX_ARGS = 96, MOST = GY_COORD_MAX_WORKERS, MAX_HANDOFF = 16 };
 
@@ -109,8 +102,8 @@ static gy_status split(const command *c, gy_err *err, const char *argv[MAX_ARGS]
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
-static const worker_host *self_of(const gy_api_host *h) {
-    return (const worker_host *)h;
+static const gy_worker_host *self_of(const gy_api_host *h) {
+    return (const gy_worker_host *)h;
 }
 
 static gy_status workers_check(const gy_api_host *h, const gy_request *r, gy_err *err) {
@@ -132,7 +125,7 @@ static gy_msg_request message_of(const gy_request *r) {
 }
 
 static gy_status workers_submit(gy_api_host *h, const gy_request *r, gy_err *err, int32_t *id_out) {
-    const worker_host *w = self_of(h);
+    const gy_worker_host *w = self_of(h);
     GY_TRY(workers_check(h, r, err));
     gy_msg_request q = message_of(r);
     gy_coord_request c = {.q = &q, .can_cross = gy_handoff_can_model(w->bounds.d, r, NULL)};
@@ -180,7 +173,7 @@ static void add_engine(gy_engine_stats *e, const gy_msg_stats *s) {
 }
 
 static void add_worker(gyre_worker_stats *w, const gy_host_worker *s) {
-    w->n_worker++;
+    w->n_worker += s->state != GY_HOST_EMPTY;
     w->n_ready += s->state == GY_HOST_RUNNING;
     w->n_death += s->n_death;
     w->xfer_inflight_bytes += s->stats.xfer_inflight;
@@ -231,10 +224,11 @@ static void workers_stats(const gy_api_host *h, gy_api_host_stats *out) {
 
 static void workers_close(gy_api_host *h) {
     gy_host_close(self_of(h)->host);
+    gy_disc_close(self_of(h)->disc);
     gy_mem_free(h);
 }
 
-static const gy_api_host_ops workers_ops = {workers_check, workers_submit, workers_cancel,
+const gy_api_host_ops gy_worker_host_ops = {workers_check, workers_submit, workers_cancel,
                                             workers_step,  workers_stats,  workers_close};
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
@@ -283,7 +277,7 @@ static void set_coord(const gyre_options *o, const gy_engine_opts *e, gy_coord_o
     c->local_below = o->local_prefill_below;
 }
 
-static gy_status start_workers(worker_host *w, const gy_api_model *m, const gy_engine_opts *e, const gyre_options *o,
+static gy_status start_workers(gy_worker_host *w, const gy_api_model *m, const gy_engine_opts *e, const gyre_options *o,
                                gy_err *err) {
     const char *argv[MAX_ARGS];
     command c = {0};
@@ -308,15 +302,17 @@ static gy_status start_workers(worker_host *w, const gy_api_model *m, const gy_e
 gy_status gy_api_workers_open(gy_api_model *m, const gy_engine_opts *opts, const gyre_options *o, gy_err *err,
                               gy_api_host **out) {
     gy_engine_opts e = *opts;
+    if (gy_api_wants_peers(o)) return gy_api_peers_open(m, opts, o, err, out);
     GY_TRY(check_counts(o, err));
     gy_ops_limits limits = gy_loop_limits(&m->d, 1, e.max_len);
     gy_api_load_opts load = {.backend = o->backend, .threads = 1, .limits = &limits};
     GY_TRY(gy_api_model_open_backend(m, &load, err));
-    worker_host *w = gy_mem_alloc(GY_MEM_ENGINE, 1, sizeof *w);
+    gy_worker_host *w = gy_mem_alloc(GY_MEM_ENGINE, 1, sizeof *w);
     if (!w) return gy_err_set(err, GY_E_NOMEM, "no memory for workers");
-    w->h.ops = &workers_ops;
+    w->h.ops = &gy_worker_host_ops;
     gy_status st = plan_pool(m, o, &e, err, &w->h.plan);
     w->bounds = gy_engine_plan_bounds(&m->d, m->act, &e, &w->h.plan);
+    gy_api_host_set_limits(&w->h, m, &e);
     if (st >= 0) st = start_workers(w, m, &e, o, err);
     if (st < 0) {
         gy_mem_free(w);

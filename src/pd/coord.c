@@ -295,6 +295,10 @@ const gy_pd_info *gy_coord_info(const gy_coord *c) {
     return c->has_info ? &c->info : NULL;
 }
 
+const gy_pd_info *gy_coord_worker_info(const gy_coord *c, int32_t worker) {
+    return c->w[worker].is_ready ? &c->w[worker].info : NULL;
+}
+
 void gy_coord_get_stats(const gy_coord *c, gy_coord_stats *out) {
     *out = c->stats;
     for (const gy_coord_req *r = c->live.first; r; r = r->next) out->n_live++;

@@ -78,7 +78,8 @@ void gy_coord_leave(gy_coord *c, int32_t worker);
 /* 1: it leaves, and holds nothing of any request: STOP ends it without a loss. gy_coord_dead then counts no death. */
 int gy_coord_may_stop(const gy_coord *c, int32_t worker);
 int gy_coord_n_ready(const gy_coord *c, gy_pd_role role);
-const gy_pd_info *gy_coord_info(const gy_coord *c); /* of the first READY; NULL before */
+const gy_pd_info *gy_coord_info(const gy_coord *c);                        /* of the first READY; NULL before */
+const gy_pd_info *gy_coord_worker_info(const gy_coord *c, int32_t worker); /* NULL: not ready */
 
 /* ---- requests: as gy_engine_submit, gy_engine_cancel; callbacks run inside gy_coord_message, _dead and _turn ---- */
 

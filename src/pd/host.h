@@ -1,5 +1,8 @@
-/* The shell around the coordinator (coord.h): starts the worker processes, carries messages, sees deaths, keeps time.
- * Everything with a descriptor is here or in chan.h; what to do about a death is the coordinator's.
+/* The shell around the coordinator (coord.h): starts the worker processes or dials workers of other hosts, carries
+ * messages, sees deaths, keeps time. Everything with a descriptor is here or in chan.h; what to do about a death is the
+ * coordinator's.
+ *
+ * A process of this host:
  *
  *   DOWN --due--> STARTING --READY--> RUNNING
  *     ^              |  late           |  hang-up, nonsense, buffer full, exit
@@ -10,13 +13,30 @@
  * Children are watched by pidfd; SIGCHLD and its handler are the program's. All children end with this process, however
  * it ends (PDEATHSIG), and that holds for whichever thread opened the host: they are started by a thread of its own.
  *
- * One thread calls everything (gy_host_fd is for any); the thread inside only starts processes.
+ * A worker of another host (each connection is a life of it; gyre worker --listen begins the next):
+ *
+ *           REMOVE                       +------ gone, late, refused: after 0.1 s .. 5 s, growing, jittered ------+
+ *   EMPTY <--------+                     v                                                                        |
+ *     |            +-- DOWN <------------+                                                                        |
+ *     +-- ADD -------> DOWN --due--> DIALLING --connected--> STARTING --handshake, READY, accepted--> RUNNING ----+
+ *
+ *   refused: no handshake without the secret; FATAL before READY (it serves another coordinator); READY of another
+ * model. Such a one is there and is no use: 5 s. Each reason is logged once. RUNNING: PING each second. Gone: hang-up,
+ * nonsense, buffer full; nothing acknowledged for peer_ms (its host, or the way there); nothing said for stall_ms (its
+ * process: a step may take as long as it likes within that). RUNNING and leaving (REMOVE of one that a person took out,
+ * or it says LEAVING): nothing new goes there, STOP once it holds nothing; then it hangs up, which is no death. REMOVE
+ * without drain: it stays as long as it lives. The coordinator is told dead as soon as the connection is closed here:
+ * nothing can be reaped. That no byte of it lands in pages that are used again is the others' part: GONE reaches them
+ * before anything else (xfer.h, forbid).
+ *
+ * One thread calls everything (gy_host_fd is for any); threads inside only start processes and resolve names.
  */
 #ifndef GY_PD_HOST_H
 #define GY_PD_HOST_H
 
 #include "pd/chan.h"
 #include "pd/coord.h"
+#include "pd/disc.h"
 
 typedef struct gy_host gy_host;
 
@@ -30,26 +50,40 @@ typedef struct gy_host_opts {
     gy_coord_opts coord;     /* n_worker, role[], limits; user and send are the host's */
     const char *program;     /* path; NULL: /proc/self/exe. Strings are copied */
     const char *const *argv; /* NULL-terminated, argv[0] first; "--role" and prefill, decode or both are put behind */
-    int32_t start_ms;        /* from the start of a process to READY; 300,000 */
+    int32_t start_ms;        /* from the start of a process to READY; of all remote ones together; 300,000 */
     int32_t stop_ms;         /* close: STOP, then SIGTERM, then SIGKILL, each so long after the one before; 3000 */
+
+    /* Not NULL: workers of other hosts, as it names them; program, argv, coord.n_worker and role[] do not count then.
+       Borrowed, and nobody else's until close. */
+    gy_disc *disc;
+    const gy_secret *secret; /* copied */
+    int32_t peer_ms;         /* 5000 */
+    int32_t stall_ms;        /* 60,000 */
+    /* NULL, or: may a worker that says this of itself be used? GY_E_ARG with a sentence. */
+    gy_status (*accept)(void *user, const gy_msg_ready *r, gy_err *err);
+    void *user;
 } gy_host_opts;
 void gy_host_opts_default(gy_host_opts *o); /* and the coordinator's */
 
 /* Starts all workers and waits until each is ready. The first one that dies, says something impossible or is too late
- * ends it, with the worker's own words where it had any. */
+ * ends it, with the worker's own words where it had any. Remote ones: until there is a ready one for each kind of work;
+ * GY_E_PEER after start_ms, with what was found. */
 gy_status gy_host_open(const gy_host_opts *o, gy_err *err, gy_host **out);
-/* Ends all workers; unfinished requests end without an event. Accepts NULL. */
+/* Ends all workers, or the connections to them; unfinished requests end without an event. Accepts NULL. */
 void gy_host_close(gy_host *h);
 gy_coord *gy_host_coord(gy_host *h);
 
 /* What came, what is due, one turn of the coordinator, what goes out. Never waits. GY_OK: something was done; GY_DONE:
- * no request is left; GY_AGAIN: all wait for workers or time: gy_host_fd. GY_E_PEER: no worker that decodes is left. */
+ * no request is left; GY_AGAIN: all wait for workers or time: gy_host_fd. GY_E_PEER: no worker that decodes is left (of
+ * remote ones one may always come back: requests wait). */
 gy_status gy_host_turn(gy_host *h, gy_err *err);
 /* Readable: a turn has something to do. Borrowed; for poll only. */
 int gy_host_fd(const gy_host *h);
 
 typedef enum gy_host_state {
+    GY_HOST_EMPTY, /* no worker */
     GY_HOST_DOWN,
+    GY_HOST_DIALLING,
     GY_HOST_STARTING,
     GY_HOST_RUNNING,
     GY_HOST_DYING,
@@ -59,9 +93,10 @@ typedef struct gy_host_worker {
     gy_host_state state;
     int32_t role, pid;
     int32_t n_start, n_death;
-    gy_msg_stats stats; /* what it said last; counts go on from life to life */
+    const char *name, *address; /* of a remote one, the slot's; else "" */
+    gy_msg_stats stats;         /* what it said last; counts go on from life to life */
 } gy_host_worker;
-int32_t gy_host_n_worker(const gy_host *h);
+int32_t gy_host_n_worker(const gy_host *h); /* slots */
 void gy_host_get_worker(const gy_host *h, int32_t i, gy_host_worker *out);
 
 #endif

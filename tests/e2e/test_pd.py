@@ -170,6 +170,29 @@ def test_run_streams_and_stops(tmp_path):
     assert len(short) < len(want) and gyre(*args, "--stop", piece, *P1D1)[0] == short
 
 
+def test_environment_changes_nothing(tmp_path):
+    """What it says of transports is for other programs. Not even a word more is printed."""
+    path = write_lines(tmp_path / "in.jsonl", mixed("ouro"))
+    odd = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "none_such", "UCX_PROTO_ENABLE": "n", "UCX_RNDV_THRESH": "0", "UCX_ZCOPY_THRESH": "0",
+           "UCX_SOCKADDR_TLS_PRIORITY": "none", "UCX_MM_SEG_SIZE": "1", "UCX_ERROR_SIGNALS": "", "UCX_LOG_LEVEL": "trace",
+           "UCX_STATS_DEST": "stdout", "UCX_HANDLE_ERRORS": "bt", "GYRE_PREFILL": "3", "GYRE_THREADS": "0", "GYRE_TRANSFER": "tcp",
+           "GYRE_LOG": "trace", "OMP_NUM_THREADS": "1", "TMPDIR": "/nowhere"}
+    clean = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LD_LIBRARY_PATH")}
+    want = gyre("run", OURO, "--input", path, "--json", *P1D1, env=clean)
+    got = gyre("run", OURO, "--input", path, "--json", *P1D1, env={**clean, **odd})
+    assert [timeless(x) for x in got[0].splitlines()] == [timeless(x) for x in want[0].splitlines()] and got[1] == want[1]
+
+
+def test_environment_of_workers(server, monkeypatch):
+    monkeypatch.setenv("UCX_TLS", "tcp")
+    monkeypatch.setenv("SECRET", "x")
+    s = server(OURO, *P1D1)
+    for pid in children(s.p.pid):
+        names = {x.split(b"=")[0].decode() for x in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if x}
+        assert names <= {"PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "UCX_HANDLE_ERRORS", "UCX_LOG_LEVEL"}, names
+        assert "/SYSV" in Path(f"/proc/{pid}/maps").read_text()  # not what UCX_TLS says
+
+
 def test_run_cannot_start(tmp_path):
     """A worker's own words come out, at once."""
     broken = tmp_path / "broken"
@@ -298,6 +321,28 @@ def test_kill_under_load(server, layout):
     wait_until(lambda: s.metric("gyre:pd_worker_deaths_total") == sum(killed.values()))
     wait_until(lambda: s.n_ready() == n)
     assert sum(killed.values()) >= 4 and load.n_lost < 10
+
+
+def test_another_checkpoint(server, tmp_path):
+    """The files change while they are served. A worker that starts after that would compute something else: it is refused, with a
+    sentence, and the others serve on."""
+    model = tmp_path / "model"
+    model.mkdir()
+    for f in Path(OURO).iterdir():
+        (model / f.name).write_bytes(f.read_bytes())
+    s = server(model, "--prefill", 1, "--decode", 2)
+    want = s.ids([3, 4, 5], 20)
+    data = bytearray((model / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "new").write_bytes(data)
+    os.replace(tmp_path / "new", model / "model.safetensors")  # the old one lives as long as somebody maps it
+    victim = next(p for p in children(s.p.pid) if role(p) == "decode")
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: s.metric("gyre:pd_worker_deaths_total") >= 3)
+    assert all(s.ids([3, 4, 5], 20) == want for _ in range(5))
+    assert s.n_ready() == 2
+    line = s.until("fingerprints")
+    assert re.search(r'a worker died" worker=[12] role=decode .*its checkpoint or options differ from the others', line), line
 
 
 def test_stopped_worker(server):

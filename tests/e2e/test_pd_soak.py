@@ -87,3 +87,28 @@ def test_soak(layout, asks, request, capsys):
         assert m.blocks == n_worker * POOL
         pids = before.pids
     wait_until(lambda: not segments_of(set(pids)))
+
+
+def cpu_seconds(pid):
+    fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("layout", ["1P1D", "hybrid"])
+def test_idle(layout, asks, request, capsys):
+    """Nobody asks for a while: workers sleep, and are as good as new afterwards."""
+    seconds = 30 if request.config.getoption("--soak") else 2
+    with serve(DEMO, *LAYOUTS[layout], "--threads", 1, "--kv-blocks", POOL) as s:
+        n_worker = len(children(s.p.pid))
+        run(s, asks, 100, 0)
+        rest(s, n_worker)
+        pids = children(s.p.pid)
+        before = {p: cpu_seconds(p) for p in pids}
+        time.sleep(seconds)
+        used = [(role(p), round(cpu_seconds(p) - before[p], 3)) for p in pids]
+        with capsys.disabled():
+            print(f"\ntest_pd_soak idle {layout}: seconds of CPU in {seconds} s: {used}")
+        assert all(x <= 0.05 + 0.01 * seconds for _, x in used), used  # what is under way ends; 1 %
+        run(s, asks, 100, 1)
+        rest(s, n_worker)
+        assert children(s.p.pid) == pids and Numbers(s).deaths == 0

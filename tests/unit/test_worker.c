@@ -374,6 +374,36 @@ static void test_hidden_row_only(void **state) {
     tiny_free(&t);
 }
 
+/* D has all whole blocks of a prompt from before. Its last token always crosses, because D's cache gives nobody a whole
+ * prompt: a token of 4096 bytes and the hidden row is the least that there is, and the answer is the same. */
+static void test_least_transfer(void **state) {
+    static const caching c[2] = {{.d = 1}, {.p = 1, .d = 1}};
+    tiny t;
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        const rig_setup s = {.kind = GY_XFER_LOOPBACK, TWO, .limits = SMALL, .patch = patch, .patch_arg = &c[k]};
+        open_tiny(&vector, GY_BF16, &t);
+        rig_open(&sc.g, &s, &sc.s, sc.env.m, 1);
+        plain_call(0, 33);
+        rig_run(&sc.g);
+        assert_int_equal(sc.g.call[0].sent.bytes, 33 * 4096 + 64);
+        gold_run(sc.env.e, sc.w.req, 1, sc.base);
+        for (int n = 0; n < 3; n++) {
+            sc.g.n_call = 0;
+            sc.got[0] = (gold_result){0};
+            plain_call(0, 33);
+            rig_run(&sc.g);
+            assert_int_equal(sc.g.call[0].sent.bytes, 4096 + 64);
+            assert_int_equal(sc.g.call[0].sent.n_computed, k ? 1 : 33);
+            assert_int_equal(mixed_compare(&sc.s, "least", sc.w.req, 0, 1, sc.base, sc.got), 0);
+        }
+        rig_idle(&sc.g);
+        rig_close(&sc.g);
+        gold_close(&sc.env);
+        tiny_free(&t);
+    }
+}
+
 /* ---- the sums ---------------------------------------------------------------------------------------------------- */
 
 static void test_timings(void **state) {
@@ -941,6 +971,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_conformance_vector),
         cmocka_unit_test(test_pages),
         cmocka_unit_test(test_hidden_row_only),
+        cmocka_unit_test(test_least_transfer),
         cmocka_unit_test(test_timings),
         cmocka_unit_test(test_stats),
         cmocka_unit_test(test_no_memory_in_turns),

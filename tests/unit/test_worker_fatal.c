@@ -73,16 +73,24 @@ static held look(int victim) {
 }
 
 /* The one that fails is seen before it is buried: that is what the next step begins with. */
-static held run_until_it_fails(int victim) {
-    held h = {0};
+static int all_done(void) {
+    for (int i = 0; i < sc.g.n_call; i++)
+        if (!sc.g.call[i].is_done) return 0;
+    return 1;
+}
+
+/* 0: everything was done before that. */
+static int run_until_it_fails(int victim, held *out) {
     for (int i = 0; !sc.g.w[victim].has_failed; i++) {
         assert_true(i < 20000);
+        if (all_done()) return 0;
         rig_step(&sc.g);
     }
-    h = look(victim);
+    *out = look(victim);
     rig_step(&sc.g);
     assert_true(sc.g.w[victim].is_dead);
-    return h;
+    assert_string_equal(sc.g.w[victim].fatal, "the device has fallen off the bus");
+    return 1;
 }
 
 static void expect_answers(const held *h) {
@@ -94,7 +102,7 @@ static void expect_answers(const held *h) {
 }
 
 typedef struct sums {
-    int n_prompt, n_coming, n_running, n_retry;
+    int n_fail, n_prompt, n_coming, n_running, n_retry;
 } sums;
 
 static void fail_once(const rig_setup *s, int victim, uint64_t seed, sums *sum) {
@@ -106,15 +114,16 @@ static void fail_once(const rig_setup *s, int victim, uint64_t seed, sums *sum) 
     sc.g.unsteady = 1;
     for (int i = 0; i < N_CALL; i++) rig_add(&sc.g, &sc.w.req[i], sc.got + mixed_first(&sc.w, i));
     break_after(1 + (int)(seed * 11) % most);
-    held h = run_until_it_fails(victim);
-    assert_string_equal(sc.g.w[victim].fatal, "the device has fallen off the bus");
+    held h = {0};
+    int failed = run_until_it_fails(victim, &h);
     mend();
     for (uint32_t i = rig_draw(&sc.g, 20); i; i--) rig_step(&sc.g);
-    rig_replace(&sc.g, victim);
+    if (failed) rig_replace(&sc.g, victim);
     rig_run(&sc.g);
     expect_answers(&h);
     rig_idle(&sc.g);
     rig_close(&sc.g);
+    sum->n_fail += failed;
     sum->n_prompt += h.n_prompt;
     sum->n_coming += h.n_coming;
     sum->n_running += h.n_running;
@@ -137,7 +146,7 @@ static void fail_often(int victim, sums *sum) {
         if (s->kind == GY_XFER_UCX && !HAS_UCX) continue;
         fail_once(s, victim, seed, sum);
     }
-    assert_true(sum->n_retry > N_SEED / 2);
+    assert_true(sum->n_fail >= N_SEED / 3 && sum->n_retry >= sum->n_fail);
 }
 
 /* In the middle of prompts that it computes for others. */
@@ -145,7 +154,7 @@ static void p_fails(void **state) {
     sums sum = {0};
     (void)state;
     fail_often(0, &sum);
-    assert_true(sum.n_prompt > N_SEED / 2);
+    assert_true(sum.n_prompt >= sum.n_fail / 2);
     assert_int_equal(sum.n_coming + sum.n_running, 0);
 }
 
@@ -154,7 +163,7 @@ static void d_fails(void **state) {
     sums sum = {0};
     (void)state;
     fail_often(1, &sum);
-    assert_true(sum.n_coming > N_SEED / 4 && sum.n_running > N_SEED / 2);
+    assert_true(sum.n_coming >= sum.n_fail / 4 && sum.n_running >= sum.n_fail / 2);
     assert_int_equal(sum.n_prompt, 0);
 }
 

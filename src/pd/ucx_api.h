@@ -36,7 +36,6 @@
     X(ucp_mem_query)                                                                                                   \
     X(ucp_put_nbx)                                                                                                     \
     X(ucp_am_send_nbx)                                                                                                 \
-    X(ucp_am_recv_data_nbx)                                                                                            \
     X(ucp_request_free)                                                                                                \
     X(ucp_request_check_status)                                                                                        \
     X(ucs_status_string)

@@ -77,8 +77,13 @@ static void take(gy_worker *w, const gy_rec *r) {
         connected(w, p);
         break;
     case GY_REC_DROPPED:
+        w->n_gone--;
+        if (!p) break;
         p->is_dropped = 1;
         sweep_peer(w, p);
+        break;
+    case GY_REC_UNSAFE:
+        w->is_unsafe = 1;
         break;
     case GY_REC_RETURNED:
         returned(r->ptr);
@@ -137,14 +142,19 @@ static void take_connect(gy_worker *w, const gy_msg *m) {
     say_status(w, (gy_msg){.kind = GY_MSG_CONNECTED, .peer = m->peer}, &err);
 }
 
-static void take_gone(gy_worker *w, const gy_msg *m) {
+/* Whoever is gone may have been writing here, whether this worker writes there or not: the other half keeps it out. */
+static gy_status take_gone(gy_worker *w, const gy_msg *m, gy_err *err) {
     gy_peer *p = find_peer(w, m->peer);
-    if (!p || p->state == GY_PEER_GONE) {
+    if (p && p->state == GY_PEER_GONE) {
         w->n_ignored++;
-        return;
+        return GY_OK;
     }
-    p->state = GY_PEER_GONE;
-    gy_worker_tell_xfer(w, (gy_rec){.kind = GY_REC_GONE, .ptr = p});
+    if (w->n_gone == GY_WORKER_MAX_PEERS)
+        return gy_err_set(err, GY_E_LIMIT, "message gone: of more than %d workers at once", GY_WORKER_MAX_PEERS);
+    if (p) p->state = GY_PEER_GONE;
+    w->n_gone++;
+    gy_worker_tell_xfer(w, (gy_rec){.kind = GY_REC_GONE, .ptr = p, .serial = m->peer});
+    return GY_OK;
 }
 
 static gy_status check_role(const gy_worker *w, const gy_msg *m, gy_err *err) {
@@ -185,8 +195,7 @@ gy_status gy_worker_message(gy_worker *w, const gy_msg *m, gy_err *err) {
         take_connect(w, m);
         return GY_OK;
     case GY_MSG_GONE:
-        take_gone(w, m);
-        return GY_OK;
+        return take_gone(w, m, err);
     case GY_MSG_RESERVE:
     case GY_MSG_PREFILL:
     case GY_MSG_LOCAL:
@@ -343,6 +352,11 @@ static gy_status lost(gy_worker *w, const gy_err *err) {
     return err->status;
 }
 
+/* Memory that a stranger may write into serves nobody; it goes with this process. */
+static gy_status unsafe(gy_err *why) {
+    return gy_err_set(why, GY_E_PEER, "a worker that was cut off cannot be kept from writing here");
+}
+
 gy_status gy_worker_turn(gy_worker *w, gy_err *err) {
     gy_err why = {0};
     int worked;
@@ -350,7 +364,7 @@ gy_status gy_worker_turn(gy_worker *w, gy_err *err) {
     w->n_work = 0;
     n += take_all(w);
     n += admit(w);
-    gy_status st = step(w, &why, &worked);
+    gy_status st = w->is_unsafe ? unsafe(&why) : step(w, &why, &worked);
     if (st < 0) {
         if (err) *err = why;
         return lost(w, &why);

@@ -11,7 +11,8 @@
  *    are collected per tid (a set: late, repeated, reordered); complete -> the import is submitted, ACTIVE, TOKENs,
  *    FINISHes, RELEASED. CANCEL before it is complete: its pages stay until CANCEL_SAFE. CANCEL after: engine cancel.
  * LOCAL: an ordinary request; TOKENs, FINISHes, RELEASED.
- * GONE peer: imports that it was writing to wait for the coordinator's CANCEL_SAFE; the peer is dropped.
+ * GONE peer: imports that it was writing to wait for the coordinator's CANCEL_SAFE; the peer is dropped, and what it
+ * may still write, living and cut off, is kept out (gy_xfer_forbid) before pages of a CANCEL_SAFE that comes later go.
  *
  * Regions (xfer.h), the same everywhere: 0 core arena, 1 boundary arena (a page if the model has none), 2 hidden slots
  * of gy_worker_slot_bytes, twice max_handoff: 0.. for what comes in, max_handoff.. for what goes out. A slot is the

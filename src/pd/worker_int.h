@@ -43,13 +43,15 @@ typedef struct gy_part gy_part;
 typedef enum gy_rec_kind {
     /* to the transfer half */
     GY_REC_CONNECT, /* peer */
-    GY_REC_GONE,    /* peer */
+    GY_REC_GONE,    /* peer, or NULL; serial: its epoch, that writes no more from then on. No later record is taken
+                       before that holds */
     GY_REC_START,   /* part: post what becomes ready, or collect notes */
     GY_REC_NEWS,    /* slot, serial: a push's atomics have changed */
     GY_REC_FORGET,  /* slot, serial: a hear ends */
     /* to the engine half */
     GY_REC_CONNECTED, /* peer: tried; err says how it went */
-    GY_REC_DROPPED,   /* peer */
+    GY_REC_DROPPED,   /* peer, or NULL: GONE holds */
+    GY_REC_UNSAFE,    /* GONE can never hold */
     GY_REC_RETURNED   /* part: push or hear is the engine half's again */
 } gy_rec_kind;
 
@@ -187,7 +189,8 @@ struct gy_worker {
     int32_t n_wait[GY_PART_KINDS], n_there, n_over; /* parts to look at */
     uint64_t next_serial;
     gy_peer *peers;
-    int32_t n_peer, n_asked;
+    int32_t n_peer, n_asked, n_gone; /* n_gone: under way */
+    int is_unsafe;
     int is_stopping;
     uint8_t *slot_used; /* [2 * max_handoff] */
     float *hidden, *gates;
@@ -200,6 +203,8 @@ struct gy_worker {
 
     /* transfer half */
     gy_part **live; /* [2 * max_handoff] by slot */
+    gy_rec gone;    /* while has_gone: what the records behind it wait for */
+    int has_gone, told_unsafe;
     int32_t turn_at;
     gy_out_op *ops, *free_ops; /* [GY_WORKER_OPS] */
     gy_xfer_desc *descs;

@@ -2,6 +2,7 @@
 #include "pd/worker_int.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +28,29 @@ static void drop_peer(gy_worker *w, gy_peer *p) {
         if (w->live[i] && w->live[i]->push.peer == p) gy_push_fail(w->live[i], GY_E_PEER, "it is gone");
     gy_xfer_peer_drop(p->x);
     p->x = NULL;
-    gy_worker_tell_engine(w, GY_REC_DROPPED, p);
+}
+
+/* It may live on, cut off from the coordinator alone, and have writes under way. A FORGET that gives pages away comes
+ * behind GONE in the same queue, and finds this done. */
+static void keep_out(gy_worker *w) {
+    gy_err err = {0};
+    gy_status st = gy_xfer_forbid(w->x, w->gone.serial, &err);
+    if (st == GY_AGAIN || w->told_unsafe) return;
+    if (st < 0) {
+        gy_log(GY_LOG_ERROR, "transfer", "this worker ends: a writer cannot be kept out", "reason=\"%s\"", err.msg);
+        w->told_unsafe = 1;
+        gy_worker_tell_engine(w, GY_REC_UNSAFE, NULL);
+        return;
+    }
+    w->has_gone = 0;
+    gy_worker_tell_engine(w, GY_REC_DROPPED, w->gone.ptr);
+}
+
+static void begin_gone(gy_worker *w, const gy_rec *r) {
+    if (r->ptr) drop_peer(w, r->ptr);
+    w->gone = *r;
+    w->has_gone = 1;
+    keep_out(w);
 }
 
 /* ---- notes ------------------------------------------------------------------------------------------------------- */
@@ -117,7 +140,7 @@ static void take(gy_worker *w, const gy_rec *r) {
         connect_peer(w, r->ptr);
         break;
     case GY_REC_GONE:
-        drop_peer(w, r->ptr);
+        begin_gone(w, r);
         break;
     case GY_REC_START:
         start(w, r->ptr);
@@ -137,7 +160,8 @@ static void take(gy_worker *w, const gy_rec *r) {
 static int take_all(gy_worker *w) {
     gy_rec r;
     int n = 0;
-    for (; gy_queue_pop(w->to_xfer, &r) == GY_OK; n++) take(w, &r);
+    if (w->has_gone) keep_out(w);
+    for (; !w->has_gone && gy_queue_pop(w->to_xfer, &r) == GY_OK; n++) take(w, &r);
     return n;
 }
 
@@ -168,19 +192,13 @@ int gy_worker_xfer_turn(gy_worker *w) {
     return n;
 }
 
-static int has_live(const gy_worker *w) {
-    for (int32_t i = 0; i < 2 * w->max_handoff; i++)
-        if (w->live[i]) return 1;
-    return 0;
-}
-
-/* A wake may have been used up by poll after the queue was empty: what it was for lies in the queue. While something is
- * awaited the sleep is short: UCX 1.13 over shared memory was seen to leave a receiver asleep behind a full queue of
- * messages (one in 20 runs with thousands of small ops), its sender spinning. */
+/* A wake may have been used up by poll after the queue was empty: what it was for lies in the queue. Nobody rings when
+ * a writer can be kept out. */
 void gy_worker_xfer_wait(gy_worker *w, int timeout_ms) {
-    enum { LIVE_MS = 2 };
-    if (has_live(w) && (timeout_ms < 0 || timeout_ms > LIVE_MS)) timeout_ms = LIVE_MS;
-    if (!gy_queue_len(w->to_xfer)) gy_xfer_wait(w->x, timeout_ms);
+    if (w->has_gone)
+        gy_xfer_wait(w->x, 1);
+    else if (!gy_queue_len(w->to_xfer))
+        gy_xfer_wait(w->x, timeout_ms);
 }
 
 void gy_worker_xfer_wake(gy_worker *w) {

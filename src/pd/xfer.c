@@ -4,6 +4,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+#include <string.h>
+
 static const gy_xfer_ops *const table[] = {
     [GY_XFER_LOOPBACK] = &gy_xfer_loopback, [GY_XFER_MOCK] = &gy_xfer_mock, [GY_XFER_UCX] = &gy_xfer_ucx};
 
@@ -156,7 +158,38 @@ void gy_xfer_op_done(gy_xfer_op *op, gy_status st) {
     x->done_tail = &op->next;
 }
 
+/* ---- writers that are kept out ----------------------------------------------------------------------------------- */
+
+int gy_xfer_is_forbidden(const gy_xfer *x, uint64_t epoch) {
+    for (size_t i = 0; i < x->n_forbidden; i++)
+        if (x->forbidden[i] == epoch) return 1;
+    return 0;
+}
+
+static gy_status make_room(gy_xfer *x, gy_err *err) {
+    size_t cap = x->cap_forbidden ? 2 * x->cap_forbidden : 64;
+    if (x->n_forbidden < x->cap_forbidden) return GY_OK;
+    uint64_t *bigger = gy_mem_alloc(GY_MEM_PD, cap, sizeof *bigger);
+    if (!bigger) return gy_err_set(err, GY_E_NOMEM, "transfer: no memory to keep out a writer");
+    if (x->n_forbidden) memcpy(bigger, x->forbidden, x->n_forbidden * sizeof *bigger);
+    gy_mem_free(x->forbidden);
+    x->forbidden = bigger;
+    x->cap_forbidden = cap;
+    return GY_OK;
+}
+
+gy_status gy_xfer_forbid(gy_xfer *x, uint64_t epoch, gy_err *err) {
+    if (gy_xfer_is_forbidden(x, epoch)) return GY_OK;
+    GY_TRY(make_room(x, err));
+    gy_status st = x->ops->forbid ? x->ops->forbid(x, epoch, err) : GY_OK;
+    if (st == GY_OK) x->forbidden[x->n_forbidden++] = epoch;
+    return st;
+}
+
+/* ---- callbacks --------------------------------------------------------------------------------------------------- */
+
 void gy_xfer_note(gy_xfer *x, uint64_t from_epoch, const void *bytes, size_t len) {
+    if (gy_xfer_is_forbidden(x, from_epoch)) return;
     x->stats.n_note++;
     x->n_called++;
     x->o.on_note(x->o.user, from_epoch, bytes, len);
@@ -201,5 +234,6 @@ void gy_xfer_close(gy_xfer *x) {
     tell_done(x);
     for (int32_t i = 0; i < x->n_region; i++) x->ops->region_free(x, &x->region[i]);
     x->ops->close(x);
+    gy_mem_free(x->forbidden);
     gy_mem_free(x);
 }

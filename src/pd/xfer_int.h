@@ -32,6 +32,9 @@ typedef struct gy_xfer_ops {
     void (*drop)(gy_xfer_peer *p); /* its ops were taken off: use none of them any more */
     gy_status (*post)(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err); /* checked; gy_xfer_op_done later, not inside */
     int (*progress)(gy_xfer *x); /* gy_xfer_op_done, gy_xfer_note; how many things happened */
+    /* May be NULL: then what gy_xfer_is_forbidden says is all there is to do. GY_OK: from here on it is asked before
+     * each byte of that writer, and none is under way past the question. */
+    gy_status (*forbid)(gy_xfer *x, uint64_t epoch, gy_err *err);
     void (*wait)(gy_xfer *x, int timeout_ms);
     void (*wake)(gy_xfer *x);
     const char *(*lanes)(gy_xfer_peer *p);
@@ -49,7 +52,9 @@ struct gy_xfer {
     gy_xfer_peer *peers;
     gy_xfer_op *done, **done_tail; /* finished, callback to come */
     gy_xfer_stats stats;
-    int n_called; /* callbacks of this poll */
+    int n_called;        /* callbacks of this poll */
+    uint64_t *forbidden; /* [n_forbidden] epochs, as they came */
+    size_t n_forbidden, cap_forbidden;
 };
 
 struct gy_xfer_peer {
@@ -62,6 +67,7 @@ struct gy_xfer_peer {
 
 /* By transports, inside progress (or from what it calls). */
 void gy_xfer_op_done(gy_xfer_op *op, gy_status st);
-void gy_xfer_note(gy_xfer *x, uint64_t from_epoch, const void *bytes, size_t len);
+void gy_xfer_note(gy_xfer *x, uint64_t from_epoch, const void *bytes, size_t len); /* of a forbidden one: dropped */
+int gy_xfer_is_forbidden(const gy_xfer *x, uint64_t epoch);
 
 #endif

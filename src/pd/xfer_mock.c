@@ -37,6 +37,7 @@ typedef struct end {
     int n_inbox;
     gy_xfer_op *finished[GY_XFER_MAX_OPS];
     int n_finished;
+    int n_again; /* that the forbid being asked for has heard */
 } end;
 
 struct gy_mock_net {
@@ -139,7 +140,7 @@ static void do_note(gy_mock_net *n, const event *e) {
 
 static void do_copy(gy_mock_net *n, const event *e) {
     const end *from = &n->end[e->from], *to = &n->end[e->to];
-    if (from->is_dead || !from->x || !to->mem[e->d.dst_region]) return;
+    if (from->is_dead || !from->x || !to->mem[e->d.dst_region] || gy_xfer_is_forbidden(to->x, e->epoch)) return;
     memcpy((char *)to->mem[e->d.dst_region] + e->d.dst_off,
            (const char *)from->x->region[e->d.src_region].mem + e->d.src_off, e->d.bytes);
 }
@@ -283,6 +284,15 @@ static int mock_progress(gy_xfer *x) {
     return done + got;
 }
 
+static gy_status mock_forbid(gy_xfer *x, uint64_t epoch, gy_err *err) {
+    gy_mock_net *n = x->priv;
+    end *e = &n->end[end_of(n, x)];
+    (void)epoch, (void)err;
+    if (e->n_again++ < n->o.n_forbid_again) return GY_AGAIN;
+    e->n_again = 0;
+    return GY_OK;
+}
+
 static void mock_wait(gy_xfer *x, int timeout_ms) { /* time is the test's */
     (void)x;
     (void)timeout_ms;
@@ -307,6 +317,7 @@ const gy_xfer_ops gy_xfer_mock = {.name = "mock",
                                   .drop = mock_drop,
                                   .post = mock_post,
                                   .progress = mock_progress,
+                                  .forbid = mock_forbid,
                                   .wait = mock_wait,
                                   .wake = mock_wake,
                                   .lanes = mock_lanes};

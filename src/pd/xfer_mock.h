@@ -5,7 +5,8 @@
  * them; the writer hears of the completion before or after the note arrives. Ops overtake each other. A note may be
  * lost on the way and sent again later (several times), or arrive twice. A killed end neither progresses nor hears
  * anything from then on; what it had under way stops at whatever byte it had come to, but copies into it go on
- * "succeeding", as they do into the shared memory of a dead process.
+ * "succeeding", as they do into the shared memory of a dead process. A writer that is cut off from whoever directs it
+ * but lives is an end that nobody kills: what it has under way arrives, unless the receiver forbids it.
  */
 #ifndef GY_PD_XFER_MOCK_H
 #define GY_PD_XFER_MOCK_H
@@ -18,6 +19,7 @@ typedef struct gy_mock_opts {
     uint64_t seed;
     int64_t latency_ns, jitter_ns; /* of each stage of an op: fixed part, and up to so much more */
     double p_twice, p_lost;        /* per note: arrives twice; is lost and sent again after ten latencies */
+    int n_forbid_again;            /* so many times gy_xfer_forbid says GY_AGAIN, and bytes still arrive */
 } gy_mock_opts;
 
 gy_status gy_mock_net_create(const gy_mock_opts *o, gy_mock_net **out);

@@ -47,6 +47,7 @@ typedef struct flavour {
     gy_xfer_kind kind;
     int across;
     gy_mock_net *net;
+    size_t inflight; /* 0: a region */
 } flavour;
 
 static void open_side(side *s, const flavour *f, uint64_t epoch) {
@@ -60,8 +61,8 @@ static void open_side(side *s, const flavour *f, uint64_t epoch) {
                       .on_done = on_done,
                       .on_note = on_note};
     gy_xfer_limits_default(&o.limits);
-    o.limits.inflight_bytes = REGION;
-    o.limits.chunk_bytes = REGION;
+    o.limits.inflight_bytes = f->inflight ? f->inflight : REGION;
+    o.limits.chunk_bytes = o.limits.inflight_bytes;
     *s = (side){0};
     if (gy_xfer_open(&o, &err, &s->x) < 0) fail_msg("%s", err.msg);
     for (int i = 0; i < 2; i++) {
@@ -392,6 +393,141 @@ static void test_mock_kill(void **state) {
     assert_true(n_partly > 50);
 }
 
+/* A writer that lives and goes on: from the moment it is forbidden no byte and no note of it comes, while another one
+ * is heard. */
+enum { N_LATE = 64, LATE = REGION / N_LATE };
+
+static void post_late(gy_xfer_peer *p, gy_xfer_op *op, gy_xfer_desc *d, uint32_t *note) {
+    for (uint32_t i = 0; i < N_LATE; i++) {
+        note[i] = i;
+        d[i] = (gy_xfer_desc){.src_off = (size_t)i * LATE, .dst_off = (size_t)i * LATE, .bytes = LATE};
+        op[i] = (gy_xfer_op){.desc = &d[i], .n_desc = 1, .note = &note[i], .n_note = sizeof note[i]};
+        assert_int_equal(gy_xfer_post(p, &op[i], NULL), GY_OK);
+    }
+}
+
+static int is_all(const unsigned char *mem, unsigned char c) {
+    for (int i = 0; i < REGION; i++)
+        if (mem[i] != c) return 0;
+    return 1;
+}
+
+/* Returns whether bytes were under way. */
+static int forbid(const flavour *f, int n_again) {
+    side a, b, c;
+    gy_xfer_op op[N_LATE], last;
+    gy_xfer_desc d[N_LATE], one = {.src_region = 1, .dst_region = 1, .bytes = REGION};
+    uint32_t note[N_LATE], hello = 7;
+    gy_err err;
+    open_side(&a, f, 1);
+    open_side(&b, f, 2);
+    open_side(&c, f, 3);
+    gy_xfer_peer *ab = join(&a, &b), *cb = join(&c, &b);
+    memset(a.mem[0], 1, REGION);
+    memset(c.mem[1], 2, REGION);
+    post_late(ab, op, d, note);
+    for (long i = 0; !b.n_note && i < 1000000; i++) turn(f, &a, &b);
+    assert_true(b.n_note > 0);
+    for (int i = 0; i < n_again; i++) assert_int_equal(gy_xfer_forbid(b.x, 1, &err), GY_AGAIN);
+    for (int i = 0; i < 2; i++) assert_int_equal(gy_xfer_forbid(b.x, 1, &err), GY_OK);
+    int heard = b.n_note, under_way = a.n_done < N_LATE;
+    memset(b.mem[0], 0xee, REGION);
+    last = (gy_xfer_op){.desc = &one, .n_desc = 1, .note = &hello, .n_note = sizeof hello};
+    assert_int_equal(gy_xfer_post(cb, &last, NULL), GY_OK);
+    for (long i = 0; (!c.n_done || b.n_note == heard) && i < 1000000; i++) {
+        turn(f, &a, &b);
+        gy_xfer_poll(c.x);
+    }
+    for (int i = 0; i < 2000; i++) turn(f, &a, &b);
+    assert_true(is_all(b.mem[0], 0xee));
+    assert_true(is_all(b.mem[1], 2));
+    assert_int_equal(b.n_note, heard + 1);
+    assert_int_equal(b.from[heard], 3);
+    gy_xfer_peer_drop(ab);
+    for (int i = 0; i < 100; i++) turn(f, &a, &b);
+    assert_int_equal(a.n_done, N_LATE); /* each ends, one way or the other */
+    gy_xfer_close(a.x);
+    gy_xfer_close(c.x);
+    gy_xfer_close(b.x);
+    return under_way;
+}
+
+static void test_forbid(void **state) {
+    (void)state;
+    flavour f = {.kind = GY_XFER_MOCK};
+    gy_mock_opts o = {.seed = 5, .latency_ns = 1000, .jitter_ns = 9000, .n_forbid_again = 2};
+    assert_true(forbid(&tcp, 0));
+    assert_int_equal(gy_mock_net_create(&o, &f.net), GY_OK);
+    assert_true(forbid(&f, 2));
+    gy_mock_net_destroy(f.net);
+}
+
+/* Stores of a process can only be stopped with it: it is always GY_OK, and notes are not heard. So many that the list
+ * grows; memory may be short. */
+static void test_forbid_inside(void **state) {
+    (void)state;
+    static const flavour *const f[2] = {&loopback, &shm};
+    gy_err err;
+    for (int k = 0; k < 2; k++) {
+        side a, b;
+        uint32_t hello = 7;
+        open_side(&a, f[k], 1000);
+        open_side(&b, f[k], 2);
+        gy_xfer_peer *p = join(&a, &b);
+        gy_xfer_op op = {.note = &hello, .n_note = sizeof hello};
+        gy_mem_fail_after(1);
+        assert_int_equal(gy_xfer_forbid(b.x, 5, &err), GY_E_NOMEM);
+        gy_mem_fail_after(0);
+        for (uint64_t e = 900; e < 999; e++) assert_int_equal(gy_xfer_forbid(b.x, e, &err), GY_OK);
+        assert_int_equal(gy_xfer_post(p, &op, NULL), GY_OK);
+        for (long i = 0; (!a.n_done || !b.n_note) && i < 1000000; i++) turn(f[k], &a, &b);
+        assert_int_equal(gy_xfer_forbid(b.x, 1000, &err), GY_OK);
+        assert_int_equal(gy_xfer_post(p, &op, NULL), GY_OK);
+        for (long i = 0; a.n_done < 2 && i < 1000000; i++) turn(f[k], &a, &b);
+        for (int i = 0; i < 1000; i++) turn(f[k], &a, &b);
+        assert_int_equal(b.n_note, 1);
+        gy_xfer_close(a.x);
+        gy_xfer_close(b.x);
+    }
+}
+
+/* Pieces, budgets and descriptors cut an op at every place; what arrives is the same. Nothing is serialised by a budget
+ * beyond what it says: as many ops are under way at once as it has room for. */
+static void test_budget_is_used(void **state) {
+    (void)state;
+    static const size_t budget[] = {LATE, 3 * LATE, 16 * LATE, REGION};
+    for (size_t k = 0; k < sizeof budget / sizeof budget[0]; k++) {
+        flavour f = {.kind = GY_XFER_MOCK, .inflight = budget[k]};
+        gy_mock_opts o = {.seed = k, .latency_ns = 1000};
+        side a, b;
+        gy_xfer_op op[N_LATE];
+        gy_xfer_desc d = {.bytes = LATE};
+        gy_xfer_stats st;
+        int posted = 0, turns = 0, room = (int)(budget[k] / LATE);
+        assert_int_equal(gy_mock_net_create(&o, &f.net), GY_OK);
+        open_side(&a, &f, 1);
+        open_side(&b, &f, 2);
+        gy_xfer_peer *p = join(&a, &b);
+        for (; a.n_done < N_LATE; turns++) {
+            while (posted < N_LATE) {
+                op[posted] = (gy_xfer_op){.desc = &d, .n_desc = 1};
+                if (gy_xfer_post(p, &op[posted], NULL) == GY_AGAIN) break;
+                posted++;
+            }
+            gy_xfer_get_stats(a.x, &st);
+            int want = N_LATE - a.n_done < room ? N_LATE - a.n_done : room;
+            assert_int_equal(st.inflight_bytes, (size_t)want * LATE);
+            while (gy_mock_net_step(f.net)) {
+            }
+            gy_xfer_poll(a.x);
+        }
+        assert_int_equal(turns, (N_LATE + room - 1) / room); /* rounds of the network, each as full as it may be */
+        gy_xfer_close(a.x);
+        gy_xfer_close(b.x);
+        gy_mock_net_destroy(f.net);
+    }
+}
+
 static void test_limits(void **state) {
     (void)state;
     gy_xfer_limits l;
@@ -466,10 +602,21 @@ static void test_no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_limits),      cmocka_unit_test(test_ranges),     cmocka_unit_test(test_copies_loopback),
-        cmocka_unit_test(test_copies_mock), cmocka_unit_test(test_copies_shm), cmocka_unit_test(test_copies_tcp),
-        cmocka_unit_test(test_large),       cmocka_unit_test(test_bad_blob),   cmocka_unit_test(test_drop),
-        cmocka_unit_test(test_mock_kill),   cmocka_unit_test(test_lanes),      cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_copies_loopback),
+        cmocka_unit_test(test_copies_mock),
+        cmocka_unit_test(test_copies_shm),
+        cmocka_unit_test(test_copies_tcp),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_bad_blob),
+        cmocka_unit_test(test_drop),
+        cmocka_unit_test(test_forbid),
+        cmocka_unit_test(test_forbid_inside),
+        cmocka_unit_test(test_budget_is_used),
+        cmocka_unit_test(test_mock_kill),
+        cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,6 +90,8 @@ static int run_command(const gy_cmd *c, int argc, char **argv, gy_arena *arena) 
     gy_err err = {0};
     gy_args_default(&a);
     a.arena = arena;
+    a.argc = argc;
+    a.argv = argv;
     gy_opts o = {.arena = arena, .groups = c->groups, .values = &a};
     int rc;
     if (parse_command(c, argc, argv, &o, &a, &err) < 0) {

@@ -21,7 +21,8 @@ void gy_args_default(gy_args *a) {
     a->host = "127.0.0.1";
     a->port = 8000;
     a->shutdown_timeout = 30;
-    a->pd = (gy_pd_args){.start_timeout = 300, .max_handoff = 16, .min_share = NAN};
+    a->pd =
+        (gy_pd_args){.start_timeout = 300, .max_handoff = 16, .min_share = NAN, .peer_timeout = 5, .stop_timeout = 60};
     a->bench = (gy_bench_opts){.workload = 1, .warmup = -1};
     a->req = (gy_req_opts){.top_p = 1,
                            .repetition_penalty = 1,
@@ -280,8 +281,8 @@ static const gy_opt_group group_serve = GROUP("Server", serve_rows);
 static const gy_opt_group group_serve_sched = GROUP("Scheduling (results do not depend on it)", serve_sched_rows);
 
 static const gy_opt_group *const run_groups[] = {
-    &group_prompt,     &gy_group_request,  &group_device, &group_kv,      &group_sched,
-    &gy_group_workers, &gy_group_transfer, &group_debug,  &group_general, NULL};
+    &group_prompt,      &gy_group_request, &group_device, &group_kv,      &group_sched, &gy_group_workers,
+    &gy_group_transfer, &gy_group_peers,   &group_debug,  &group_general, NULL};
 static const gy_opt_group *const eval_groups[] = {&group_eval,   &group_json,  &group_device,  &group_layout,
                                                   &group_latent, &group_debug, &group_general, NULL};
 static const gy_opt_group *const tokenize_groups[] = {&group_tokenize, &group_json, &group_general, NULL};
@@ -290,15 +291,24 @@ static const gy_opt_group *const inspect_groups[] = {
 static const gy_opt_group *const synth_groups[] = {&group_synth, &group_general, NULL};
 static const gy_opt_group *const bench_groups[] = {&gy_group_bench, &gy_group_request, &group_device,  &group_kv,
                                                    &group_sched,    &group_debug,      &group_general, NULL};
-static const gy_opt_group *const serve_groups[] = {
-    &group_serve,      &gy_group_serve_life, &group_device, &group_kv,      &group_serve_sched,
-    &gy_group_workers, &gy_group_transfer,   &group_debug,  &group_general, NULL};
-const gy_opt_group *const gy_worker_groups[] = {&gy_group_worker,   &group_device, &group_kv,      &group_sched,
-                                                &gy_group_transfer, &group_debug,  &group_general, NULL};
+static const gy_opt_group *const serve_groups[] = {&group_serve,
+                                                   &gy_group_serve_life,
+                                                   &group_device,
+                                                   &group_kv,
+                                                   &group_serve_sched,
+                                                   &gy_group_workers,
+                                                   &gy_group_transfer,
+                                                   &gy_group_peers,
+                                                   &group_debug,
+                                                   &group_general,
+                                                   NULL};
+const gy_opt_group *const gy_worker_groups[] = {&gy_group_worker, &gy_group_listen, &group_device,
+                                                &group_kv,        &group_sched,     &gy_group_transfer,
+                                                &group_debug,     &group_general,   NULL};
 
-static const gy_opt_group *const chat_groups[] = {
-    &gy_group_chat,       &gy_group_chat_request, &group_device,  &group_kv,
-    &gy_group_chat_sched, &group_debug,           &group_general, NULL};
+static const gy_opt_group *const chat_groups[] = {&gy_group_chat, &gy_group_chat_request, &group_device,
+                                                  &group_kv,      &gy_group_chat_sched,   &gy_group_peers,
+                                                  &group_debug,   &group_general,         NULL};
 
 /* JSON lines use the same rows; their offsets lie in gy_args, so the fields travel through one. */
 gy_status gy_req_from_json(gy_arena *arena, const gy_jv *obj, const char *const *skip, gy_err *err,

@@ -86,6 +86,8 @@ typedef struct gy_args {
     /* positional arguments */
     const char *const *pos;
     size_t n_pos;
+    int argc; /* all that stood behind the command */
+    char **argv;
     const gy_opts *opts; /* for gy_opts_given */
     gy_arena *arena;
 } gy_args;

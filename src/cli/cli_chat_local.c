@@ -5,6 +5,7 @@
 
 #include "cli/cli_engine.h"
 #include "cli/cli_model.h"
+#include "cli/cli_pd.h"
 #include "server/app.h"
 
 #include <errno.h>
@@ -49,7 +50,7 @@ static gy_status set_engine(const gy_args *a, gy_err *err, gyre_options *o) {
     o->park_bytes = e.park_bytes;
     o->prefill_chunk = e.sched.prefill_chunk;
     o->fuse_loops = e.fuse_loops;
-    return GY_OK;
+    return gy_cli_set_workers(a, err, o);
 }
 
 static gy_status set_key(gy_chat_local *l, gy_err *err) {

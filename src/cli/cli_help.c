@@ -46,6 +46,7 @@ static void put_option(gy_str *out, const gy_opt *opt) {
 void gy_opts_help(const gy_opt_group *const *groups, gy_str *out) {
     for (; *groups; groups++) {
         gy_str_printf(out, "\n%s:\n", (*groups)->title);
-        for (size_t i = 0; i < (*groups)->n; i++) put_option(out, &(*groups)->opts[i]);
+        for (size_t i = 0; i < (*groups)->n; i++)
+            if ((*groups)->opts[i].help) put_option(out, &(*groups)->opts[i]);
     }
 }

@@ -43,7 +43,7 @@ typedef struct gy_opt {
     const char *arg; /* how help calls the value; WORD: the words */
     double min, max;
     const char *dflt; /* what happens without it, as help shows it; NULL: nothing to say */
-    const char *help;
+    const char *help; /* NULL: used by gyre itself, not shown */
 } gy_opt;
 
 typedef struct gy_opt_group {

@@ -9,8 +9,11 @@
 extern const gy_opt_group gy_group_workers;  /* run, serve */
 extern const gy_opt_group gy_group_transfer; /* run, serve, worker, inspect */
 extern const gy_opt_group gy_group_worker;   /* worker */
+extern const gy_opt_group gy_group_peers;    /* run, serve, chat */
+extern const gy_opt_group gy_group_listen;   /* worker */
 
-int gy_cli_wants_workers(const gy_args *a);
+int gy_cli_wants_workers(const gy_args *a); /* of this host */
+int gy_cli_wants_peers(const gy_args *a);   /* of others */
 /* --prefill without --decode, and what else does not fit together. */
 gy_status gy_cli_check_workers(const gy_args *a, gy_err *err);
 gy_status gy_cli_transfer_limits(const gy_args *a, gy_err *err, gy_xfer_limits *out);

@@ -11,10 +11,16 @@ typedef struct gy_pd_args {
     gy_opt_u64 chunk_bytes, inflight_bytes;
     int32_t descriptors; /* 0: not given */
     double min_share;    /* inspect --transport */
+    /* across hosts */
+    const char *peers, *etcd, *cluster, *secret_file; /* NULL: not given */
+    double peer_timeout;                              /* seconds */
     /* of a worker itself */
     int role; /* in the order of the words: prefill, decode, both */
     int32_t max_handoff;
     gy_opt_u64 grammar_bytes;
+    const char *listen, *advertise, *name, *device; /* NULL: not given */
+    double stop_timeout;                            /* seconds */
+    int on_listener; /* it is the child of one that listens: descriptor 3 is a socket that is bound */
 } gy_pd_args;
 
 #endif

@@ -16,6 +16,7 @@ static int system_random(void *user, void *bytes, size_t n) {
 void gy_coord_opts_default(gy_coord_opts *o) {
     *o = (gy_coord_opts){.max_queue = 1024,
                          .max_prefill = 4,
+                         .prefix_cache = 1,
                          .ask_ns = 5000000,
                          .suspect_ns = 2000000000,
                          .reserve_ns = 30000000000,
@@ -42,6 +43,8 @@ static gy_status check_opts(const gy_coord_opts *o, gy_err *err) {
     if (o->ask_ns < 1 || o->suspect_ns < 1 || o->ask_ns > o->suspect_ns)
         return gy_err_set(err, GY_E_ARG, "ask_ns, suspect_ns: found %lld and %lld, expected 1 or more, the first less",
                           (long long)o->ask_ns, (long long)o->suspect_ns);
+    if (o->local_queue < 0)
+        return gy_err_set(err, GY_E_ARG, "local_queue: found %d, expected 0 or more", o->local_queue);
     if (o->max_bypass < 0) return gy_err_set(err, GY_E_ARG, "max_bypass: found %d, expected 0 or more", o->max_bypass);
     if (!o->send || !o->random) return gy_err_set(err, GY_E_ARG, "send, random: found none");
     return GY_OK;
@@ -69,7 +72,10 @@ void gy_coord_destroy(gy_coord *c) {
     if (!c) return;
     free_list(&c->live);
     free_list(&c->gone);
-    for (int32_t i = 0; i < c->o.n_worker; i++) gy_mem_free(c->w[i].blob);
+    for (int32_t i = 0; i < c->o.n_worker; i++) {
+        gy_mem_free(c->w[i].blob);
+        gy_known_destroy(c->w[i].known);
+    }
     gy_mem_free(c);
 }
 

@@ -26,6 +26,8 @@
  * only the connection is known to be dead: all others are told GONE first, and write or take in nothing of it from then
  * on, whatever it still does.
  *
+ * Where a prompt goes is decided by load and by what of it is believed to be cached (known.h): coord_place.c.
+ *
  * Credits: a try takes its places (a reservation at D, a prefill at P) before a message is sent and gives them back
  * with RELEASED, REJECTED or the worker's death, once. One exception, so that a D that is slow or stopped does not hold
  * up the prompts of all others: P's place goes back when D has not answered RESERVE soon (ask_ns), and is taken again
@@ -51,6 +53,9 @@ typedef struct gy_coord_opts {
     gy_sched_policy policy;             /* who waits goes by age, or by (priority, age), as in sched.h */
     int32_t max_bypass;                 /* admissions past one that did not fit, then nobody passes it; 0: only its age
                                            counts */
+    int32_t local_queue;                /* prompt tokens before the least busy P above which a prompt is computed where
+                                           it is decoded; 0: never for that */
+    int prefix_cache;                   /* workers keep prefixes: prompts go where their beginning is */
     int64_t ask_ns;                     /* RESERVE without an answer (or 4 times what D took last, up to 20 ask_ns) */
     int64_t suspect_ns;                 /* ... and not a word meanwhile: to another D, if one owes no answer */
     /* A RESERVE without an answer, a PREFILL without PREFILLED: the try fails when the worker has said nothing at all
@@ -61,7 +66,8 @@ typedef struct gy_coord_opts {
     void (*send)(void *user, int32_t worker, const gy_msg *m); /* must queue: nothing comes back from inside */
     int (*random)(void *user, void *bytes, size_t n);          /* tids, seeds; 0: done. Default: the system's */
 } gy_coord_opts;
-/* local_below 0, max_queue 1024, max_prefill 4, fcfs, 0, 5 ms, 2 s, 30 s, 60 s; the rest must be set. */
+/* local_below 0, max_queue 1024, max_prefill 4, fcfs, 0, 0, prefix cache, 5 ms, 2 s, 30 s, 60 s; the rest must be set.
+ */
 void gy_coord_opts_default(gy_coord_opts *o);
 
 gy_status gy_coord_create(const gy_coord_opts *o, gy_err *err, gy_coord **out);
@@ -108,6 +114,9 @@ typedef struct gy_coord_stats {
     int64_t wait_tok;       /* prompts that no worker has been given yet */
     char lane[48];          /* of the pair that was connected last */
     int64_t n_owed, n_move; /* RESERVEs that were not answered soon; tries that went to another D for it */
+    /* Prompt tokens that were believed to be cached when a try began, and how many workers said there were: at who
+       computed the prompt (n_computed, n_cached), and at D of those that crossed (n_have). */
+    int64_t prefix_est_tok, prefix_tok, have_est_tok, have_tok;
 } gy_coord_stats;
 void gy_coord_get_stats(const gy_coord *c, gy_coord_stats *out);
 int gy_coord_is_valid(const gy_coord *c, char *buf, size_t cap); /* credits, lists, states recomputed; tests */

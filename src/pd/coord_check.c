@@ -139,7 +139,7 @@ static void count_try(const gy_try *t, gy_coord_worker *books) {
         books[t->p].n_block += t->p_block;
     }
     if (t->p_away) books[t->p].n_away++;
-    if (t->tok_at >= 0) books[t->tok_at].n_tok += r->n_prompt;
+    if (t->tok_at >= 0) books[t->tok_at].n_tok += t->n_tok;
 }
 
 static void check_books(check *k) {
@@ -157,6 +157,7 @@ static void check_books(check *k) {
         EXPECT(k, w->n_tok == b->n_tok, "worker %d: n_tok is %lld, found %lld", i, (long long)w->n_tok,
                (long long)b->n_tok);
         EXPECT(k, w->is_ready || !w->n_import, "worker %d: dead, with imports", i);
+        EXPECT(k, (w->known != NULL) == (w->is_ready && k->c->o.prefix_cache), "worker %d: its cached rows", i);
     }
 }
 

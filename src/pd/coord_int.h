@@ -23,6 +23,7 @@
 #define GY_PD_COORD_INT_H
 
 #include "pd/coord.h"
+#include "pd/known.h"
 
 typedef struct gy_coord_req gy_coord_req;
 typedef struct gy_try gy_try;
@@ -33,18 +34,20 @@ struct gy_try {
     gy_try_phase phase;
     gy_tid tid;
     gy_coord_req *req;
-    int32_t d, p;       /* slots of workers; p -1: LOCAL */
-    int d_held, p_held; /* the side was told and may hold something of this try */
-    int p_taken;        /* P's credits are taken; from RESERVING on, when P is not told yet */
-    int d_owes;         /* RESERVE was not answered soon; until D answers. P's credits went back with it .. */
-    int p_away;         /* .. and it counts as one that may still come; until RESERVED or abandoned */
-    int was_owed;       /* P's credits were taken again, whether it had room or not */
-    int was_reserved;   /* RESERVED came: D keeps pages for a writer */
-    int was_active;     /* ACTIVE came, or LOCAL: no writer any more */
-    int was_cancelled;  /* CANCEL was sent to those who held */
-    int was_safe;       /* CANCEL_SAFE was sent */
-    int is_import;      /* counts as one of D's imports */
-    int32_t tok_at;     /* worker that still computes the prompt, -1: none */
+    int32_t d, p;         /* slots of workers; p -1: LOCAL */
+    int d_held, p_held;   /* the side was told and may hold something of this try */
+    int p_taken;          /* P's credits are taken; from RESERVING on, when P is not told yet */
+    int d_owes;           /* RESERVE was not answered soon; until D answers. P's credits went back with it .. */
+    int p_away;           /* .. and it counts as one that may still come; until RESERVED or abandoned */
+    int was_owed;         /* P's credits were taken again, whether it had room or not */
+    int was_reserved;     /* RESERVED came: D keeps pages for a writer */
+    int was_active;       /* ACTIVE came, or LOCAL: no writer any more */
+    int was_cancelled;    /* CANCEL was sent to those who held */
+    int was_safe;         /* CANCEL_SAFE was sent */
+    int is_import;        /* counts as one of D's imports */
+    int32_t tok_at;       /* worker that still computes the prompt, -1: none */
+    int32_t n_tok;        /* of the prompt, that it computes by our estimate */
+    int32_t p_est, d_est; /* tokens believed to be cached at who computes it, and at D */
     int32_t d_block, p_block;
     int32_t n_computed;                /* of PREFILLED; -1: not said */
     uint8_t said[GY_ENGINE_MAX_N / 8]; /* choices whose FINISH came, of this try */
@@ -59,6 +62,10 @@ typedef struct gy_coord_choice {
     int32_t n_told;
     int is_done; /* its finish event was sent */
     int64_t first_token_ns;
+    /* Its outputs at D, as far as they may be shared, of the try that counts: */
+    int can_share;           /* all so far ran the trained depth */
+    int32_t n_seen, last;    /* outputs; the last one's token, which has no KV yet */
+    uint64_t hash, row_hash; /* of all tokens but that one; of their last whole row, 0: none */
 } gy_coord_choice;
 
 typedef enum gy_req_state { REQ_WAITING, REQ_RUNNING, REQ_GONE } gy_req_state;
@@ -78,6 +85,9 @@ struct gy_coord_req {
     int64_t deadline_ns, submit_ns, admit_ns, since_ns; /* since: of WAITING */
     gy_pd_cost pd;                                      /* of the latest try; at_ns without the end */
     gy_coord_choice *choice;                            /* [q.r.n] */
+    uint64_t *row_hash;                                 /* [n_row]: ends of the prompt's rows (known.h) */
+    uint64_t hash;                                      /* of the prompt */
+    int32_t n_row;                                      /* 0: nothing of it is shared with others */
     uint8_t *pos_told;                                  /* bit of each prompt position; NULL: no prompt logprobs */
     gy_try *cur;                                        /* RUNNING: the try that counts */
     gy_try tries[GY_COORD_MAX_TRIES];
@@ -95,6 +105,7 @@ typedef struct gy_coord_worker {
     int32_t role;   /* 0: an empty slot */
     uint64_t epoch;
     gy_pd_info info;
+    gy_known *known; /* what its prefix cache is believed to hold; NULL: it has none */
     void *blob;
     int32_t n_blob, plane_core;
     int64_t heard_ns;                   /* its last word */
@@ -164,11 +175,13 @@ void gy_try_prompt_done(gy_coord *c, gy_try *t);
 void gy_try_grow(gy_coord *c, gy_try *t, int32_t n_block); /* blocks at D */
 void gy_try_defer(gy_coord *c, gy_try *t, int64_t due_ns);
 void gy_coord_due(gy_coord *c, int64_t due_ns);
+void gy_try_know_prompt(gy_coord *c, const gy_try *t, int32_t worker); /* it has the prompt's rows now */
 
 /* ---- coord_place.c ---- */
 int gy_worker_is_usable(const gy_coord_worker *w, int32_t role);
 int32_t gy_worker_blocks(const gy_coord_worker *w, int64_t n_tok);
-int gy_coord_admit(gy_coord *c, int64_t now_ns);                /* how many tries began */
+int32_t gy_worker_cached(const gy_coord_worker *w, const gy_coord_req *r); /* prompt tokens, by our estimate */
+int gy_coord_admit(gy_coord *c, int64_t now_ns);                           /* how many tries began */
 int64_t gy_coord_admit_next(const gy_coord *c, int64_t now_ns); /* when waiting alone changes what it would do */
 
 /* ---- coord_times.c ---- */

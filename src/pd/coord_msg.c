@@ -60,11 +60,23 @@ static void connect_pair(gy_coord *c, int32_t p, int32_t d) {
               &(gy_msg){.kind = GY_MSG_CONNECT, .peer = to->epoch, .blob = to->blob, .n_blob = to->n_blob});
 }
 
+/* As many rows as its pool holds: what it runs takes some of them, so it forgets earlier than we do. */
+static gy_status open_known(const gy_coord *c, const gy_pd_info *i, gy_err *err, gy_known **out) {
+    int32_t n = i->n_block[GY_KV_CORE] / count_planes(i);
+    if (!c->o.prefix_cache) return GY_OK;
+    return gy_known_create(n < 1 ? 1 : n > GY_KNOWN_MAX ? GY_KNOWN_MAX : n, err, out);
+}
+
 static gy_status on_ready(gy_coord *c, int32_t worker, const gy_msg *m, gy_err *err) {
     gy_coord_worker *w = &c->w[worker];
     GY_TRY(check_ready(c, w, m, err));
     void *blob = gy_mem_alloc(GY_MEM_PD, (size_t)m->n_blob + 1, 1);
     if (!blob) return gy_err_set(err, GY_E_NOMEM, "ready: no memory for %d bytes of keys", m->n_blob);
+    gy_status st = open_known(c, &m->ready.info, err, &w->known);
+    if (st < 0) {
+        gy_mem_free(blob);
+        return st;
+    }
     if (m->n_blob) memcpy(blob, m->blob, (size_t)m->n_blob);
     w->blob = blob;
     w->n_blob = m->n_blob;
@@ -97,6 +109,9 @@ void gy_coord_worker_down(gy_coord *c, int32_t worker) {
     w->is_ready = w->is_leaving = w->is_suspect = w->is_lost = 0;
     w->role = c->o.role[worker];
     w->full_until_ns = 0;
+    w->answer_ns = 0;
+    gy_known_destroy(w->known);
+    w->known = NULL;
     gy_mem_free(w->blob);
     w->blob = NULL;
     w->n_blob = 0;

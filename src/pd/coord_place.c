@@ -1,6 +1,7 @@
-/* Where a request goes and when. Credits are book entries: a worker that holds nothing takes anything, so that what is
- * estimated here cannot keep a request out that the worker itself would take. Only free core blocks are estimated; what
- * a worker has really free is its own affair (it waits, preempts, or rejects).
+/* Where a request goes and when: by load and by what of its prompt is believed to be cached. Credits are book entries:
+ * a worker that holds nothing takes anything, so that what is estimated here cannot keep a request out that the worker
+ * itself would take. Only free core blocks are estimated; what a worker has really free is its own affair (it waits,
+ * preempts, or rejects).
  */
 #include "pd/coord_int.h"
 
@@ -48,47 +49,87 @@ static int takes_prefill(const gy_coord *c, const gy_coord_worker *w, const gy_c
     return gy_worker_is_usable(w, GY_PD_PREFILL) && w->full_until_ns <= now_ns && has_place(c, w) && has_blocks(w, r);
 }
 
-static int less_loaded(const gy_coord_worker *a, const gy_coord_worker *b) {
-    int64_t la = (int64_t)(a->n_choice + a->n_export) * b->info.max_seqs;
-    int64_t lb = (int64_t)(b->n_choice + b->n_export) * a->info.max_seqs;
-    if (la != lb) return la < lb;
-    return a->n_block * b->info.n_block[GY_KV_CORE] < b->n_block * a->info.n_block[GY_KV_CORE];
+/* ---- what a place costs ------------------------------------------------------------------------------------------ */
+
+/* In prompt tokens, as computing one is what the rest is measured by: a pair of workers costs
+ *
+ *   compute   what is queued before this prompt, and what of it is not cached there; twice that where others decode, as
+ *             they get half of each pass (prefill_share)
+ *   cross     when D is another one: a fixed cost, and an eighth of a token for each that D has not cached: most of the
+ *             bytes move while the next tokens are computed
+ *   load      of D: FULL_COST for all places taken, and for all blocks taken
+ *
+ * So a prefix that is cached draws its prompts to one worker until its queue is as long as what the cache saves, or
+ * until it is fuller than another one by saved tokens / FULL_COST; there is no threshold to tune. Ties go to the lower
+ * slot. Only what is known without asking is in it.
+ */
+enum { FULL_COST = 4096, CROSS_COST = 16, CROSS_SHARE = 8 };
+
+int32_t gy_worker_cached(const gy_coord_worker *w, const gy_coord_req *r) {
+    int32_t most = (r->q.r.n_prompt - 1) / GY_KV_BLOCK_LEN; /* the last token is always computed */
+    if (!w->known || !r->n_row) return 0;
+    return gy_known_match(w->known, r->row_hash, most < r->n_row ? most : r->n_row) * GY_KV_BLOCK_LEN;
 }
 
-static int shorter_queue(const gy_coord_worker *a, const gy_coord_worker *b) {
-    if (a->n_tok != b->n_tok) return a->n_tok < b->n_tok;
-    return a->n_choice + a->n_export < b->n_choice + b->n_export;
+static int64_t compute_cost(const gy_coord_worker *w, const gy_coord_req *r) {
+    int64_t n = w->n_tok + r->q.r.n_prompt - gy_worker_cached(w, r);
+    return w->n_choice ? 2 * n : n;
 }
 
-static int32_t find_local(const gy_coord *c, const gy_coord_req *r, int64_t now_ns) {
-    int32_t best = -1;
+static int64_t cross_cost(const gy_coord_worker *w, const gy_coord_req *r) {
+    return CROSS_COST + (r->q.r.n_prompt - gy_worker_cached(w, r)) / CROSS_SHARE;
+}
+
+static int64_t load_cost(const gy_coord_worker *w) {
+    return FULL_COST * (int64_t)(w->n_choice + w->n_export) / w->info.max_seqs +
+           FULL_COST * w->n_block / w->info.n_block[GY_KV_CORE];
+}
+
+/* ---- the cheapest one -------------------------------------------------------------------------------------------- */
+
+typedef struct place {
+    int32_t d, p; /* -1: none; p -1: it stays at d */
+    int64_t cost;
+} place;
+
+static void prefer(place *best, int32_t d, int32_t p, int64_t cost) {
+    if (best->d < 0 || cost < best->cost) *best = (place){d, p, cost};
+}
+
+static place find_local(const gy_coord *c, const gy_coord_req *r, int64_t now_ns) {
+    place best = {-1, -1, 0};
     for (int32_t i = 0; i < c->o.n_worker; i++)
-        if (takes_decode(&c->w[i], r, now_ns) && (best < 0 || less_loaded(&c->w[i], &c->w[best]))) best = i;
+        if (takes_decode(&c->w[i], r, now_ns)) prefer(&best, i, -1, compute_cost(&c->w[i], r) + load_cost(&c->w[i]));
     return best;
 }
 
-/* -1: none can write to d now. d itself, when it does both: nothing has to cross, so it wins where it is equal. */
-static int32_t find_writer(const gy_coord *c, const gy_coord_req *r, int32_t d, int64_t now_ns) {
-    int32_t best = gy_worker_is_usable(&c->w[d], GY_PD_PREFILL) ? d : -1;
-    if (c->w[d].n_owed || c->w[d].n_import >= c->w[d].info.max_handoff) return best;
-    for (int32_t i = 0; i < c->o.n_worker; i++) {
-        if (i == d || c->w[i].pair[d] != PAIR_OPEN || !takes_prefill(c, &c->w[i], r, now_ns)) continue;
-        if (best < 0 || shorter_queue(&c->w[i], &c->w[best])) best = i;
-    }
-    return best;
+/* What writers cost does not depend on who is written to. */
+static void find_writers(const gy_coord *c, const gy_coord_req *r, int64_t now_ns, int64_t cost[GY_COORD_MAX_WORKERS]) {
+    for (int32_t i = 0; i < c->o.n_worker; i++)
+        cost[i] = takes_prefill(c, &c->w[i], r, now_ns) ? compute_cost(&c->w[i], r) : -1;
 }
 
-static int find_pair(const gy_coord *c, const gy_coord_req *r, int64_t now_ns, int32_t *d_out, int32_t *p_out) {
-    int32_t best = -1, writer = -1;
-    for (int32_t i = 0; i < c->o.n_worker; i++) {
-        if (!takes_decode(&c->w[i], r, now_ns)) continue;
-        if (best >= 0 && !less_loaded(&c->w[i], &c->w[best])) continue;
-        int32_t p = find_writer(c, r, i, now_ns);
-        if (p >= 0) best = i, writer = p;
-    }
-    *d_out = best;
-    *p_out = writer == best ? -1 : writer;
-    return best >= 0;
+static int takes_import(const gy_coord_worker *w) {
+    return !w->n_owed && w->n_import < w->info.max_handoff;
+}
+
+static void find_for(const gy_coord *c, const gy_coord_req *r, int32_t d, const int64_t *writer, place *best) {
+    const gy_coord_worker *w = &c->w[d];
+    int64_t load = load_cost(w);
+    if (gy_worker_is_usable(w, GY_PD_PREFILL)) prefer(best, d, -1, load + compute_cost(w, r));
+    if (!takes_import(w)) return;
+    int64_t cross = cross_cost(w, r);
+    for (int32_t p = 0; p < c->o.n_worker; p++)
+        if (p != d && writer[p] >= 0 && c->w[p].pair[d] == PAIR_OPEN) prefer(best, d, p, load + cross + writer[p]);
+}
+
+static place find_pair(const gy_coord *c, const gy_coord_req *r, int64_t now_ns) {
+    int64_t writer[GY_COORD_MAX_WORKERS];
+    place best = {-1, -1, 0};
+    find_writers(c, r, now_ns, writer);
+    for (int32_t d = 0; d < c->o.n_worker; d++)
+        if (takes_decode(&c->w[d], r, now_ns)) find_for(c, r, d, writer, &best);
+    return best;
 }
 
 /* Nobody computes prompts for others, now or soon. */
@@ -105,21 +146,36 @@ static int64_t patience(const gy_coord *c) {
     return c->o.reserve_ns / 2;
 }
 
-static int find_place(const gy_coord *c, const gy_coord_req *r, int64_t now_ns, int32_t *d_out, int32_t *p_out) {
-    int is_short = r->q.r.n_prompt < c->o.local_below;
-    if (r->can_cross && !is_short) {
-        if (find_pair(c, r, now_ns, d_out, p_out)) return 1;
-        if (now_ns - r->since_ns < patience(c) && !has_no_writer(c)) return 0;
+/* Prompt tokens before the least busy P, with its share of those that wait here. */
+static int64_t queue_for_p(const gy_coord *c, int64_t ahead_tok) {
+    int64_t least = INT64_MAX;
+    int32_t n = 0;
+    for (int32_t i = 0; i < c->o.n_worker; i++) {
+        if (!gy_worker_is_usable(&c->w[i], GY_PD_PREFILL)) continue;
+        if (c->w[i].n_tok < least) least = c->w[i].n_tok;
+        n++;
     }
-    *d_out = find_local(c, r, now_ns);
-    *p_out = -1;
-    return *d_out >= 0;
+    return n ? least + ahead_tok / n : 0;
 }
 
-static int begin(gy_coord *c, gy_coord_req *r, int64_t now_ns) {
-    int32_t d, p;
-    if (!find_place(c, r, now_ns, &d, &p)) return 0;
-    if (gy_try_begin(c, r, d, p, now_ns) < 0) {
+/* Short, or the queue is long: it is computed where it is decoded, if anybody has room for that. */
+static int stays(const gy_coord *c, const gy_coord_req *r, int64_t ahead_tok) {
+    if (!r->can_cross || r->q.r.n_prompt < c->o.local_below) return 1;
+    return c->o.local_queue && queue_for_p(c, ahead_tok) > c->o.local_queue;
+}
+
+static place find_place(const gy_coord *c, const gy_coord_req *r, int64_t ahead_tok, int64_t now_ns) {
+    if (!stays(c, r, ahead_tok)) {
+        place best = find_pair(c, r, now_ns);
+        if (best.d >= 0 || (now_ns - r->since_ns < patience(c) && !has_no_writer(c))) return best;
+    }
+    return find_local(c, r, now_ns);
+}
+
+static int begin(gy_coord *c, gy_coord_req *r, int64_t ahead_tok, int64_t now_ns) {
+    place at = find_place(c, r, ahead_tok, now_ns);
+    if (at.d < 0) return 0;
+    if (gy_try_begin(c, r, at.d, at.p, now_ns) < 0) {
         gy_err err;
         gy_err_set(&err, GY_E_IO, "request: the system gives no random numbers for a transfer id");
         gy_req_end(c, r, GY_FINISH_ERROR, &err, now_ns);
@@ -144,16 +200,18 @@ static int bars_the_way(const gy_coord *c, const gy_coord_req *r, int is_first, 
 /* A request all of whose tries are still cleaned up waits for that, not for room: it is as if it was not there. */
 int gy_coord_admit(gy_coord *c, int64_t now_ns) {
     int n_begun = 0, n_passed = 0, n_seen = 0;
+    int64_t ahead_tok = 0;
     for (gy_coord_req *r = c->waiting.first, *next; r && n_seen < SCAN; r = next) {
         next = r->wnext;
         if (!gy_req_free_try(r)) {
             n_seen++;
-        } else if (begin(c, r, now_ns)) {
+        } else if (begin(c, r, ahead_tok, now_ns)) {
             n_begun++;
             if (n_passed && count_bypass(c, next)) break;
         } else if (bars_the_way(c, r, !n_passed, now_ns)) {
             break;
         } else {
+            if (r->can_cross) ahead_tok += r->q.r.n_prompt;
             n_passed++;
             n_seen++;
         }

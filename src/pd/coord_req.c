@@ -25,6 +25,7 @@ static void take(gy_carve *c, const void **p, size_t n, size_t elem) {
 static void lay_out(gy_coord_req *q, gy_carve *c) {
     gy_request *r = &q->q.r;
     q->choice = gy_carve_take(c, (size_t)r->n, sizeof *q->choice);
+    q->row_hash = q->n_row ? gy_carve_take(c, (size_t)q->n_row, sizeof *q->row_hash) : NULL;
     q->pos_told = r->prompt_logprobs >= 0 ? gy_carve_take(c, (size_t)r->n_prompt / 8 + 1, 1) : NULL;
     TAKE(c, r->prompt, r->n_prompt);
     TAKE(c, r->trace, r->n_trace);
@@ -75,12 +76,31 @@ static gy_status copy(const gy_coord_req *probe, gy_err *err, gy_coord_req **out
     return GY_OK;
 }
 
+static void name_rows(gy_coord_req *q) {
+    const gy_request *r = &q->q.r;
+    uint64_t h = gy_known_begin(r);
+    for (int32_t i = 0; q->n_row && i < r->n_prompt; i++) {
+        h = gy_known_next(h, r->prompt[i]);
+        if ((i + 1) % GY_KV_BLOCK_LEN == 0) q->row_hash[i / GY_KV_BLOCK_LEN] = h;
+    }
+    q->hash = h;
+}
+
+/* As the engine has it: of prompts that leave early nothing is shared, and who wants logits looks nothing up. */
+static int32_t count_rows(const gy_coord *c, const gy_coord_request *in) {
+    const gy_request *r = &in->q->r;
+    return c->o.prefix_cache && in->can_cross && !r->no_cache ? r->n_prompt / GY_KV_BLOCK_LEN : 0;
+}
+
 gy_status gy_req_create(gy_coord *c, const gy_coord_request *in, gy_err *err, gy_coord_req **out) {
-    gy_coord_req probe = {.q = *in->q, .can_cross = in->can_cross, .deadline_ns = in->deadline_ns};
+    gy_coord_req probe = {
+        .q = *in->q, .can_cross = in->can_cross, .deadline_ns = in->deadline_ns, .n_row = count_rows(c, in)};
     GY_TRY(draw_seed(c, &probe.q.r, err));
     take_callbacks(&probe);
     probe.n_left = probe.q.r.n;
-    return copy(&probe, err, out);
+    GY_TRY(copy(&probe, err, out));
+    name_rows(*out);
+    return GY_OK;
 }
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
@@ -232,8 +252,33 @@ static gy_status check_choice(const gy_coord_req *r, int32_t choice, gy_err *err
     return gy_err_set(err, GY_E_FORMAT, "token: found choice %d of a request with %d", choice, r->q.r.n);
 }
 
+static void begin_outputs(const gy_coord_req *r, gy_coord_choice *k) {
+    k->can_share = r->n_row > 0;
+    k->n_seen = 0;
+    k->hash = r->hash;
+    k->row_hash = r->n_row ? r->row_hash[r->n_row - 1] : 0;
+}
+
+/* With output i the token before it has its KV, from as many loops as are said with i. */
+static void know_output(const gy_coord *c, const gy_try *t, const gy_msg_token *m) {
+    const gy_coord_req *r = t->req;
+    gy_coord_choice *k = &r->choice[m->choice];
+    if (m->index == 0) begin_outputs(r, k);
+    k->can_share &= m->index == k->n_seen && m->loops == c->info.n_loop;
+    if (!k->can_share || !c->w[t->d].known) return;
+    if (m->index) k->hash = gy_known_next(k->hash, k->last);
+    if (m->index && (r->q.r.n_prompt + m->index) % GY_KV_BLOCK_LEN == 0) {
+        gy_known_grow(c->w[t->d].known, k->row_hash, k->hash);
+        k->row_hash = k->hash;
+    }
+    k->last = m->token;
+    k->n_seen++;
+}
+
 static void account(gy_coord *c, gy_try *t, const gy_msg_token *m) {
+    if (t->tok_at == t->d) gy_try_know_prompt(c, t, t->d); /* LOCAL, its first token */
     gy_try_prompt_done(c, t);
+    know_output(c, t, m);
     if (((int64_t)t->req->q.r.n_prompt + m->index) % GY_KV_BLOCK_LEN == 0) gy_try_grow(c, t, c->w[t->d].plane_core);
 }
 
@@ -325,6 +370,13 @@ static int32_t cached_of(const gy_try *t, const gy_msg_finish *f) {
     return t->n_computed >= 0 ? t->req->q.r.n_prompt - t->n_computed : f->n_cached;
 }
 
+/* Of the choice that looked up; the others share with it. */
+static void count_cached(gy_coord *c, const gy_try *t, const gy_msg_finish *f) {
+    if (t->p >= 0 || f->choice) return;
+    c->stats.prefix_est_tok += t->p_est;
+    c->stats.prefix_tok += f->n_cached;
+}
+
 static gy_status check_finish(const gy_coord_req *r, const gy_msg_finish *f, gy_err *err) {
     int is_whole = f->reason == GY_FINISH_STOP || f->reason == GY_FINISH_LENGTH;
     int32_t n_told = r->choice[f->choice].n_told;
@@ -361,6 +413,7 @@ gy_status gy_req_said_finish(gy_coord *c, gy_try *t, const gy_msg *m, int64_t no
     }
     if (!is_told) GY_TRY(check_finish(t->req, f, err));
     gy_times_local(t->req, f, now_ns);
+    count_cached(c, t, f);
     *said |= bit;
     t->n_said++;
     if (!is_told) tell_finish(c, t, m, now_ns);

@@ -73,7 +73,7 @@ static void take_d(gy_coord *c, gy_try *t) {
 
 static void take_tok(gy_coord *c, gy_try *t, int32_t worker) {
     t->tok_at = worker;
-    c->w[worker].n_tok += t->req->q.r.n_prompt;
+    c->w[worker].n_tok += t->n_tok;
 }
 
 static void take_p(gy_coord *c, gy_try *t) {
@@ -91,7 +91,7 @@ static void end_import(gy_coord *c, gy_try *t) {
 }
 
 void gy_try_prompt_done(gy_coord *c, gy_try *t) {
-    if (t->tok_at >= 0) c->w[t->tok_at].n_tok -= t->req->q.r.n_prompt;
+    if (t->tok_at >= 0) c->w[t->tok_at].n_tok -= t->n_tok;
     t->tok_at = -1;
 }
 
@@ -108,6 +108,11 @@ static void end_owing(gy_coord *c, gy_try *t) {
 static void end_away(gy_coord *c, gy_try *t) {
     if (t->p_away) c->w[t->p].n_away--;
     t->p_away = 0;
+}
+
+void gy_try_know_prompt(gy_coord *c, const gy_try *t, int32_t worker) {
+    gy_known *x = c->w[worker].known;
+    if (x) gy_known_put(x, t->req->row_hash, t->req->n_row);
 }
 
 void gy_try_release_d(gy_coord *c, gy_try *t) {
@@ -168,6 +173,9 @@ gy_status gy_try_begin(gy_coord *c, gy_coord_req *r, int32_t d, int32_t p, int64
     gy_try *t = gy_req_free_try(r);
     *t = (gy_try){
         .tid = tid, .req = r, .d = d, .p = p, .d_held = 1, .tok_at = -1, .n_computed = -1, .due_ns = INT64_MAX};
+    t->p_est = gy_worker_cached(&c->w[p < 0 ? d : p], r);
+    t->d_est = gy_worker_cached(&c->w[d], r);
+    t->n_tok = r->q.r.n_prompt - t->p_est;
     gy_req_leave_queue(c, r);
     r->cur = t;
     if (!r->admit_ns) r->admit_ns = now_ns;
@@ -194,6 +202,8 @@ void gy_try_owed(gy_coord *c, gy_try *t, int64_t now_ns) {
 void gy_try_reserved(gy_coord *c, gy_try *t, const gy_msg_tables *tables, int64_t now_ns) {
     t->was_reserved = 1;
     end_owing(c, t);
+    c->stats.have_est_tok += t->d_est;
+    c->stats.have_tok += tables->n_have;
     if (t->phase == TRY_CLEANUP) {
         gy_try_settle(c, t);
         return;
@@ -215,6 +225,9 @@ void gy_try_reserved(gy_coord *c, gy_try *t, const gy_msg_tables *tables, int64_
 
 void gy_try_prefilled(gy_coord *c, gy_try *t, int32_t n_computed, int64_t now_ns) {
     t->n_computed = n_computed;
+    c->stats.prefix_est_tok += t->p_est;
+    c->stats.prefix_tok += t->req->q.r.n_prompt - n_computed;
+    gy_try_know_prompt(c, t, t->p);
     if (t->phase == TRY_PREFILL) begin_phase(c, t, TRY_PREFILL, now_ns);
     gy_try_release_p(c, t);
     if (t->phase == TRY_CLEANUP) gy_try_settle(c, t);
@@ -223,6 +236,7 @@ void gy_try_prefilled(gy_coord *c, gy_try *t, int32_t n_computed, int64_t now_ns
 void gy_try_active(gy_coord *c, gy_try *t) {
     t->was_active = 1;
     end_import(c, t);
+    gy_try_know_prompt(c, t, t->d);
     if (t->phase != TRY_PREFILL) return;
     t->phase = TRY_DECODE;
     t->due_ns = INT64_MAX;

@@ -56,7 +56,7 @@ typedef struct run {
 /* What must have happened somewhere in all runs together. */
 static struct seen {
     int64_t crossed, local, retry, swallowed, late, death_p, death_d, still, give_up, give_up_early, deadline, owed,
-        move;
+        move, est, cached, have_est, have;
 } seen;
 
 static const tiny_spec specs[] = {{.family = "ouro",
@@ -132,6 +132,8 @@ static void open_coord(const rig_setup *s) {
     o.max_prefill = 1 + (int32_t)below(4);
     o.policy = below(2) ? GY_SCHED_PRIORITY : GY_SCHED_FCFS;
     o.max_bypass = (int32_t)below(4);
+    o.prefix_cache = r.seed >> 3 & 4 ? 1 : 0; /* as patch has it */
+    o.local_queue = below(3) ? 0 : (int32_t)below(100);
     o.ask_ns = 10000 << below(8); /* a tick is a microsecond */
     o.suspect_ns = o.ask_ns * (int64_t)(1 + below(20));
     o.send = to_worker;
@@ -326,6 +328,10 @@ static void check_end(void) {
     seen.late += s.n_late;
     seen.owed += s.n_owed;
     seen.move += s.n_move;
+    seen.est += s.prefix_est_tok;
+    seen.cached += s.prefix_tok;
+    seen.have_est += s.have_est_tok;
+    seen.have += s.have_tok;
 }
 
 static void dump(void) {
@@ -374,15 +380,21 @@ static void open_model(model *m, const tiny_spec *s) {
 static void expect_seen(void) {
     printf(
         "crossed %lld local %lld retry %lld swallowed %lld late %lld deaths %lld+%lld still %lld give-ups %lld (%lld "
-        "before the first token) deadlines %lld owed %lld moved %lld\n",
+        "before the first token) deadlines %lld owed %lld moved %lld "
+        "cached %lld (est. %lld), at D %lld (est. %lld)\n",
         (long long)seen.crossed, (long long)seen.local, (long long)seen.retry, (long long)seen.swallowed,
         (long long)seen.late, (long long)seen.death_p, (long long)seen.death_d, (long long)seen.still,
         (long long)seen.give_up, (long long)seen.give_up_early, (long long)seen.deadline, (long long)seen.owed,
-        (long long)seen.move);
+        (long long)seen.move, (long long)seen.cached, (long long)seen.est, (long long)seen.have,
+        (long long)seen.have_est);
     if (!seen.crossed || !seen.local || !seen.retry || !seen.swallowed || !seen.late || !seen.death_p ||
         !seen.death_d || !seen.still || !seen.give_up || !seen.give_up_early || !seen.deadline || !seen.owed ||
-        !seen.move) {
+        !seen.move || !seen.cached || !seen.est || !seen.have || !seen.have_est) {
         fprintf(stderr, "something never happened\n");
+        abort();
+    }
+    if (2 * llabs(seen.est - seen.cached) > seen.cached || 2 * llabs(seen.have_est - seen.have) > seen.have) {
+        fprintf(stderr, "what was believed to be cached is far from what was\n");
         abort();
     }
 }

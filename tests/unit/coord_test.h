@@ -236,18 +236,27 @@ enum { P = GY_PD_PREFILL, D = GY_PD_DECODE, H = GY_PD_PREFILL | GY_PD_DECODE };
 typedef struct ask {
     int32_t n_prompt, max_tokens, n, prompt_logprobs;
     int is_local, random_seed, priority;
+    int text;     /* prompts with the same one begin alike: token i is text * 1000 + i */
+    int n_output; /* the prompt ends with so many outputs of token() and one more */
+    int no_cache;
+    const char *salt;
     int64_t deadline_ns;
 } ask;
 
 static inline gy_status try_submit(world *w, ask a, gy_err *err, int32_t *id_out) {
-    static const int32_t prompt[4096] = {5, 6, 7};
+    static int32_t prompt[4096];
+    int32_t n_prompt = a.n_prompt ? a.n_prompt : 40, n_text = n_prompt - a.n_output - (a.n_output > 0);
+    for (int32_t i = 0; i < n_prompt; i++) prompt[i] = i < n_text ? a.text * 1000 + i : i - n_text;
     gy_msg_request q = {.grammar_kind = -1};
     q.r = (gy_request){.prompt = prompt,
-                       .n_prompt = a.n_prompt ? a.n_prompt : 40,
+                       .n_prompt = n_prompt,
                        .max_tokens = a.max_tokens ? a.max_tokens : 8,
                        .n = a.n ? a.n : 1,
                        .random_seed = a.random_seed,
                        .priority = a.priority,
+                       .no_cache = a.no_cache,
+                       .cache_salt = a.salt,
+                       .n_salt = a.salt ? (int32_t)strlen(a.salt) : 0,
                        .prompt_logprobs = a.prompt_logprobs ? a.prompt_logprobs : -1,
                        .on_token = w_token,
                        .on_prompt = w_prompt,

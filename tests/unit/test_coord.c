@@ -55,7 +55,7 @@ static void a_prompt_crosses(void **state) {
     expect_log(&w, "0<prefill a");
     assert_int_equal(w.peer, 2); /* where to */
     assert_int_equal(w.last.r.n_prompt, 40);
-    assert_int_equal(w.last.r.prompt[2], 7);
+    assert_int_equal(w.last.r.prompt[2], 2);
     assert_null(w.last.r.on_token);
     assert_null(w.last.r.arg);
     assert_int_equal(w.tables.n_have, 16);
@@ -1541,7 +1541,7 @@ static void what_waits_at_a_stopped_d_is_moved(void **state) {
     reserved(&w, 1, 'a'); /* it goes on: what it had said before it heard of the cancel */
     expect_log(&w, "1<cancel_safe a");
     for (char t = 'a'; t <= 'd'; t++) say(&w, 1, GY_MSG_RELEASED, t);
-    submit(&w, (ask){0});
+    submit(&w, (ask){.text = 1});
     turn(&w);
     expect_log(&w, "1<reserve j");
     serve(&w, 0, 1, 'j');
@@ -1671,6 +1671,285 @@ static void who_only_cleans_up_bars_nobody(void **state) {
     turn(&w);
     expect_log(&w, "1<reserve d");
     end_all(&w, 2);
+    close_world(&w);
+}
+
+/* ---- where the beginning of it is -------------------------------------------------------------------------------- */
+
+/* What a worker says of what it had. */
+static void serve_cached(world *w, int32_t p, int32_t d, char try, int32_t n_have, int32_t n_computed) {
+    gy_msg m = of(w, GY_MSG_RESERVED, try);
+    m.tables.n_have = n_have;
+    said(w, d, m);
+    m = of(w, GY_MSG_PREFILLED, try);
+    m.sent.n_computed = n_computed;
+    said(w, p, m);
+    say(w, d, GY_MSG_ACTIVE, try);
+    let_go(w, d, try, 1);
+}
+
+/* Text 1 is at P 0 and D 2, text 2 at P 1 and D 3. */
+static void two_texts(world *w) {
+    submit(w, (ask){.n_prompt = 200, .text = 1});
+    submit(w, (ask){.n_prompt = 200, .text = 2});
+    turn(w);
+    expect_log(w, "2<reserve a  3<reserve b");
+    serve_cached(w, 0, 2, 'a', 0, 200);
+    serve_cached(w, 1, 3, 'b', 0, 200);
+}
+
+static void prompts_go_where_their_beginning_is(void **state) {
+    (void)state;
+    WORLD(w, P, P, D, D);
+    two_texts(&w);
+    submit(&w, (ask){.n_prompt = 300, .text = 2});
+    turn(&w);
+    expect_log(&w, "3<reserve c");
+    assert_int_equal(w.peer, 2); /* P 1 */
+    serve_cached(&w, 1, 3, 'c', 192, 108);
+    submit(&w, (ask){.n_prompt = 200, .text = 1});
+    turn(&w);
+    expect_log(&w, "2<reserve d");
+    assert_int_equal(w.peer, 1);
+    serve_cached(&w, 0, 2, 'd', 192, 8);
+    submit(&w, (ask){.n_prompt = 304, .text = 2}); /* longer than what the first one of text 2 left */
+    turn(&w);
+    serve_cached(&w, 1, 3, 'e', 176, 100);
+    gy_coord_stats s = stats_of(&w);
+    assert_int_equal(s.prefix_est_tok, 192 + 192 + 288);
+    assert_int_equal(s.prefix_tok, 192 + 192 + 204);
+    assert_int_equal(s.have_est_tok, 192 + 192 + 288);
+    assert_int_equal(s.have_tok, 192 + 192 + 176);
+    close_world(&w);
+}
+
+static void who_shares_nothing_goes_anywhere(void **state) {
+    (void)state;
+    static const ask other[3] = {{.n_prompt = 200, .text = 2, .no_cache = 1},
+                                 {.n_prompt = 200, .text = 2, .salt = "a"},
+                                 {.n_prompt = 200, .text = 3}};
+    for (int i = 0; i < 3; i++) {
+        WORLD(w, P, P, D, D);
+        two_texts(&w);
+        submit(&w, other[i]);
+        turn(&w);
+        expect_log(&w, "2<reserve c"); /* where text 2 is not */
+        assert_int_equal(w.peer, 1);
+        serve(&w, 0, 2, 'c');
+        submit(&w, (ask){.n_prompt = 200, .text = 2, .salt = i == 1 ? "b" : NULL, .no_cache = i == 0});
+        turn(&w);
+        expect_log(&w, i == 2 ? "3<reserve d" : "2<reserve d");
+        end_all(&w, 4);
+        close_world(&w);
+    }
+}
+
+static void no_prefix_cache(gy_coord_opts *o) {
+    o->prefix_cache = 0;
+}
+
+static void without_a_cache_there_is_nothing_to_go_to(void **state) {
+    (void)state;
+    const int32_t roles[4] = {P, P, D, D};
+    world w;
+    open_with(&w, 4, roles, no_prefix_cache);
+    two_texts(&w);
+    submit(&w, (ask){.n_prompt = 200, .text = 2});
+    turn(&w);
+    expect_log(&w, "2<reserve c");
+    assert_int_equal(w.peer, 1);
+    serve(&w, 0, 2, 'c');
+    assert_int_equal(stats_of(&w).prefix_est_tok, 0);
+    close_world(&w);
+}
+
+static void the_dead_know_nothing(void **state) {
+    (void)state;
+    WORLD(w, P, P, D, D);
+    two_texts(&w);
+    die(&w, 1);
+    back(&w, 1);
+    w.log[0] = '\0';
+    submit(&w, (ask){.n_prompt = 200, .text = 2});
+    turn(&w);
+    expect_log(&w, "3<reserve c");
+    assert_int_equal(w.peer, 1); /* P 0: neither has it, and D 3 does */
+    end_all(&w, 3);
+    close_world(&w);
+}
+
+/* The queue of the one that has it is worth more than what it saves: 192 tokens. */
+static void a_long_queue_beats_the_cache(void **state) {
+    (void)state;
+    for (int is_long = 0; is_long < 2; is_long++) {
+        WORLD(w, P, P, D, D);
+        two_texts(&w);
+        submit(&w, (ask){.n_prompt = 30, .text = 3}); /* P 0 */
+        submit(&w, (ask){.n_prompt = is_long ? 230 : 210, .text = 4});
+        turn(&w);
+        expect_log(&w, "2<reserve c  3<reserve d");
+        assert_int_equal(w.peer, 2);
+        submit(&w, (ask){.n_prompt = 200, .text = 2}); /* P 1: 230 + 8 or 210 + 8; P 0: 30 + 200 */
+        turn(&w);
+        assert_int_equal(w.peer, is_long ? 1 : 2);
+        end_all(&w, 5);
+        close_world(&w);
+    }
+}
+
+/* Of the 192 tokens an eighth need not cross: less than one place of four is worth. */
+static void load_of_d_beats_its_cache(void **state) {
+    (void)state;
+    WORLD(w, P, P, D, D);
+    two_texts(&w);
+    submit(&w, (ask){.n_prompt = 20, .text = 3});
+    submit(&w, (ask){.n_prompt = 20, .text = 4, .n = 2});
+    turn(&w);
+    expect_log(&w, "2<reserve c  3<reserve d");
+    submit(&w, (ask){.n_prompt = 200, .text = 2});
+    turn(&w);
+    expect_log(&w, "2<reserve e");
+    end_all(&w, 5);
+    close_world(&w);
+}
+
+/* The next turn of a conversation: the outputs are at D as well, as far as they ran the trained depth. */
+static void outputs_are_known_too(void **state) {
+    (void)state;
+    for (int is_early = 0; is_early < 2; is_early++) {
+        WORLD(w, P, D, D);
+        submit(&w, (ask){.n_prompt = 40, .text = 1, .max_tokens = 60});
+        turn(&w);
+        said(&w, 1, of(&w, GY_MSG_RESERVED, 'a'));
+        prefilled(&w, 0, 'a');
+        say(&w, 1, GY_MSG_ACTIVE, 'a');
+        for (int i = 0; i < 50; i++) {
+            gy_msg m = token(&w, 'a', 0, i);
+            if (is_early && i == 30) m.token.loops = 3; /* so output 29, token 69, is not at full depth */
+            said(&w, 1, m);
+        }
+        said(&w, 1, finish(&w, 'a', 0, GY_FINISH_STOP, 50));
+        say(&w, 1, GY_MSG_RELEASED, 'a');
+        submit(&w, (ask){.n_prompt = 40 + 50 + 1, .text = 1, .n_output = 50});
+        turn(&w);
+        serve_cached(&w, 0, 1, 'b', is_early ? 64 : 80, 59);
+        gy_coord_stats s = stats_of(&w);
+        assert_int_equal(s.have_est_tok, is_early ? 64 : 80); /* of 89 tokens with KV */
+        assert_int_equal(s.have_tok, is_early ? 64 : 80);
+        assert_int_equal(s.prefix_est_tok, 32); /* P never saw an output */
+        close_world(&w);
+    }
+}
+
+/* A try that starts over says its outputs again, and another D has them. */
+static void outputs_are_known_where_they_were_made(void **state) {
+    (void)state;
+    WORLD(w, D, D);
+    submit(&w, (ask){.n_prompt = 40, .text = 1, .max_tokens = 60});
+    turn(&w);
+    for (int i = 0; i < 35; i++) said(&w, 0, token(&w, 'a', 0, i));
+    die(&w, 0);
+    turn(&w);
+    for (int i = 0; i < 50; i++) said(&w, 1, token(&w, 'b', 0, i));
+    said(&w, 1, finish(&w, 'b', 0, GY_FINISH_STOP, 50));
+    say(&w, 1, GY_MSG_RELEASED, 'b');
+    back(&w, 0);
+    w.log[0] = '\0';
+    submit(&w, (ask){.n_prompt = 40 + 50 + 1, .text = 1, .n_output = 50});
+    turn(&w);
+    expect_log(&w, "1<local c");
+    gy_msg m = finish(&w, 'c', 0, GY_FINISH_STOP, 0);
+    m.finish.n_cached = 79;
+    said(&w, 1, m);
+    say(&w, 1, GY_MSG_RELEASED, 'c');
+    w.log[0] = '\0';
+    assert_int_equal(stats_of(&w).prefix_est_tok, 80);
+    assert_int_equal(stats_of(&w).prefix_tok, 79);
+    close_world(&w);
+}
+
+/* ---- hybrids, and prompts that stay ------------------------------------------------------------------------------ */
+
+static void idle_hybrids_share_the_work(void **state) {
+    (void)state;
+    WORLD(w, H, H);
+    submit(&w, (ask){.n_prompt = 400, .text = 1});
+    turn(&w);
+    expect_log(&w, "0<local a");
+    submit(&w, (ask){.n_prompt = 100, .text = 2}); /* 0 computes a prompt: the idle one does all of this */
+    turn(&w);
+    expect_log(&w, "1<local b");
+    said(&w, 1, token(&w, 'b', 0, 0));
+    w.log[0] = '\0';
+    submit(&w, (ask){.n_prompt = 50, .text = 3}); /* and this: a place costs less than the queue */
+    turn(&w);
+    expect_log(&w, "1<local c");
+    said(&w, 0, token(&w, 'a', 0, 0)); /* the long one is decoded now */
+    said(&w, 1, token(&w, 'c', 0, 0));
+    w.log[0] = '\0';
+    submit(&w, (ask){.n_prompt = 50, .text = 4});
+    turn(&w);
+    expect_log(&w, "0<local d");
+    end_all(&w, 4);
+    close_world(&w);
+}
+
+static void a_worker_of_one_role_has_one_role(void **state) {
+    (void)state;
+    WORLD(w, P, P, D);
+    for (int i = 0; i < 12; i++) submit(&w, (ask){.text = i, .is_local = i % 3 == 0});
+    turn(&w); /* D is full; both P are idle */
+    assert_null(strstr(w.log, "0<local"));
+    assert_null(strstr(w.log, "1<local"));
+    assert_null(strstr(w.log, "0<reserve"));
+    assert_null(strstr(w.log, "1<reserve"));
+    assert_int_equal(stats_of(&w).n_waiting, 4);
+    end_all(&w, 12);
+    close_world(&w);
+}
+
+static void long_queues_are_left(gy_coord_opts *o) {
+    o->local_queue = 500;
+}
+
+static void prompts_stay_when_the_queue_is_long(void **state) {
+    (void)state;
+    const int32_t roles[2] = {P, D};
+    world w;
+    open_with(&w, 2, roles, long_queues_are_left);
+    submit(&w, (ask){.n_prompt = 400, .text = 1});
+    submit(&w, (ask){.n_prompt = 101, .text = 2});
+    turn(&w);
+    expect_log(&w, "1<reserve a  1<reserve b");
+    submit(&w, (ask){.n_prompt = 50, .text = 3}); /* behind 501 tokens */
+    turn(&w);
+    expect_log(&w, "1<local c");
+    reserved(&w, 1, 'b');
+    prefilled(&w, 0, 'b');
+    w.log[0] = '\0';
+    submit(&w, (ask){.n_prompt = 50, .text = 4}); /* behind 400 */
+    turn(&w);
+    expect_log(&w, "1<reserve d");
+    end_all(&w, 4);
+    close_world(&w);
+}
+
+static void one_and_a_long_queue(gy_coord_opts *o) {
+    o->max_prefill = 1;
+    o->local_queue = 500;
+}
+
+/* What waits here for P is in its queue as well. */
+static void who_waits_counts_as_queue(void **state) {
+    (void)state;
+    const int32_t roles[2] = {P, D};
+    world w;
+    open_with(&w, 2, roles, one_and_a_long_queue);
+    for (int i = 0; i < 4; i++) submit(&w, (ask){.n_prompt = 200, .text = i});
+    turn(&w);
+    expect_log(&w, "1<reserve a  1<local b"); /* 200 at P, 200 and 200 that wait; the fourth stays */
+    assert_int_equal(w.last.r.prompt[0], 3000);
+    end_all(&w, 4);
     close_world(&w);
 }
 
@@ -1815,8 +2094,8 @@ static void options_are_checked(void **state) {
     open_world(&w, 1, roles);
     gy_coord *c = NULL;
     gy_err err = {0};
-    gy_coord_opts bad[10];
-    for (int i = 0; i < 10; i++) bad[i] = w.o;
+    gy_coord_opts bad[11];
+    for (int i = 0; i < 11; i++) bad[i] = w.o;
     bad[0].n_worker = 0;
     bad[1].n_worker = GY_COORD_MAX_WORKERS + 1;
     bad[2].role[0] = 4;
@@ -1827,7 +2106,8 @@ static void options_are_checked(void **state) {
     bad[7].send = NULL;
     bad[8].max_bypass = -1;
     bad[9].ask_ns = bad[9].suspect_ns + 1;
-    for (int i = 0; i < 10; i++) {
+    bad[10].local_queue = -1;
+    for (int i = 0; i < 11; i++) {
         assert_int_equal(gy_coord_create(&bad[i], &err, &c), GY_E_ARG);
         assert_non_null(strstr(err.msg, "found"));
     }
@@ -1910,8 +2190,11 @@ static void memory_fails_cleanly(void **state) {
     assert_int_equal(try_submit(&w, (ask){0}, &err, &id), GY_E_NOMEM);
     assert_int_equal(id, -7);
     die(&w, 1);
-    gy_mem_fail_after(1);
-    refused(&w, 1, ready(&w, 1), GY_E_NOMEM, "worker 1: ready: no memory");
+    for (int n = 1; n <= 4; n++) {
+        gy_mem_fail_after(n);
+        refused(&w, 1, ready(&w, 1), GY_E_NOMEM, n == 1 ? "worker 1: ready: no memory" : "worker 1: no memory");
+        die(&w, 1);
+    }
     gy_coord *c = NULL;
     gy_mem_fail_after(1);
     assert_int_equal(gy_coord_create(&w.o, &err, &c), GY_E_NOMEM);
@@ -2025,6 +2308,18 @@ int main(void) {
         cmocka_unit_test(who_owes_an_answer_gets_nothing_new),
         cmocka_unit_test(a_slow_d_has_its_own_measure),
         cmocka_unit_test(who_only_cleans_up_bars_nobody),
+        cmocka_unit_test(prompts_go_where_their_beginning_is),
+        cmocka_unit_test(who_shares_nothing_goes_anywhere),
+        cmocka_unit_test(without_a_cache_there_is_nothing_to_go_to),
+        cmocka_unit_test(the_dead_know_nothing),
+        cmocka_unit_test(a_long_queue_beats_the_cache),
+        cmocka_unit_test(load_of_d_beats_its_cache),
+        cmocka_unit_test(outputs_are_known_too),
+        cmocka_unit_test(outputs_are_known_where_they_were_made),
+        cmocka_unit_test(idle_hybrids_share_the_work),
+        cmocka_unit_test(a_worker_of_one_role_has_one_role),
+        cmocka_unit_test(prompts_stay_when_the_queue_is_long),
+        cmocka_unit_test(who_waits_counts_as_queue),
         cmocka_unit_test(nobody_passes_an_old_head),
         cmocka_unit_test(who_comes_back_is_older),
         cmocka_unit_test(blocks_are_credits),

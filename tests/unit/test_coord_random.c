@@ -66,6 +66,7 @@ typedef enum seen {
     S_MOVED,
     S_BEYOND,
     S_BY_PRIORITY,
+    S_CACHED,
     N_SEEN
 } seen;
 static const char *const seen_name[N_SEEN] = {"cancel of an unanswered RESERVE or unknown",
@@ -96,7 +97,8 @@ static const char *const seen_name[N_SEEN] = {"cancel of an unanswered RESERVE o
                                               "answer that was owed",
                                               "moved to another D",
                                               "more exports than places",
-                                              "better priority first"};
+                                              "better priority first",
+                                              "tokens believed to be cached"};
 
 typedef struct word { /* a message, as much of it as matters here */
     gy_msg_kind kind;
@@ -235,14 +237,18 @@ static word pop(queue *q) {
     return w;
 }
 
+static int32_t key_of(const gy_request *r) {
+    return r->prompt[r->n_prompt - 1];
+}
+
 /* Was an older one passed because it is worse? */
 static void note_order(sim *s, const gy_request *r) {
     int n_worse = 0;
     for (int i = 0; i < s->n_req; i++) {
         user_req *u = &s->req[i];
-        if (u->key == r->prompt[0])
+        if (u->key == key_of(r))
             u->was_sent = 1;
-        else if (u->key < r->prompt[0])
+        else if (u->key < key_of(r))
             n_worse += u->is_live && !u->was_sent && u->priority > r->priority;
     }
     s->seen[S_BY_PRIORITY] += s->by_priority && n_worse;
@@ -254,7 +260,7 @@ static void on_send(void *user, int32_t i, const gy_msg *m) {
     worker *w = &s->w[i];
     if (!w->is_up || w->is_dying) return;
     word x = {.kind = m->kind, .tid = m->tid, .peer = m->peer, .n = m->request.r.n};
-    x.key = m->request.r.prompt ? m->request.r.prompt[0] : -1;
+    x.key = m->request.r.prompt ? key_of(&m->request.r) : -1;
     if (m->kind == GY_MSG_RESERVE || m->kind == GY_MSG_LOCAL) note_order(s, &m->request.r);
     push(s, &w->in, x);
 }
@@ -632,10 +638,12 @@ static void submit(sim *s) {
                   .priority = (int32_t)draw(s, 3) - 1,
                   .key = s->next_key++,
                   .n = chance(s, 70) ? 1 : 1 + (int32_t)draw(s, MAX_N)};
-    int32_t prompt[200] = {u.key};
+    int32_t prompt[200], n_prompt = 1 + (int32_t)draw(s, 200), text = (int32_t)draw(s, 3);
+    for (int32_t i = 0; i < n_prompt; i++) prompt[i] = text;
+    prompt[n_prompt - 1] = u.key;
     gy_msg_request q = {.grammar_kind = -1};
     q.r = (gy_request){.prompt = prompt,
-                       .n_prompt = 1 + (int32_t)draw(s, 200),
+                       .n_prompt = n_prompt,
                        .max_tokens = max_of(u.key),
                        .n = u.n,
                        .priority = u.priority,
@@ -770,6 +778,7 @@ static void check_end(sim *s) {
     s->seen[S_REPLAYED] += t.n_swallowed;
     s->seen[S_OWED] += t.n_owed;
     s->seen[S_MOVED] += t.n_move;
+    s->seen[S_CACHED] += t.prefix_est_tok;
     s->seen[S_LOCAL] += t.n_local;
 }
 
@@ -790,6 +799,8 @@ static void open_sim(sim *s) {
     s->by_priority = chance(s, 40);
     o.policy = s->by_priority ? GY_SCHED_PRIORITY : GY_SCHED_FCFS;
     o.max_bypass = (int32_t)draw(s, 6);
+    o.prefix_cache = chance(s, 70);
+    o.local_queue = chance(s, 70) ? 0 : (int32_t)draw(s, 200);
     o.max_queue = 3 + (int32_t)draw(s, 12);
     o.max_prefill = 1 + (int32_t)draw(s, 3);
     o.local_below = chance(s, 75) ? 0 : (int32_t)draw(s, 60);

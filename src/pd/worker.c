@@ -359,7 +359,7 @@ static gy_status unsafe(gy_err *why) {
 
 gy_status gy_worker_turn(gy_worker *w, gy_err *err) {
     gy_err why = {0};
-    int worked;
+    int worked = 0;
     int64_t n = w->n_work;
     w->n_work = 0;
     n += take_all(w);

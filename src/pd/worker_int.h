@@ -248,6 +248,7 @@ gy_status gy_push_lay_out(gy_part *t, gy_carve *c);
 void gy_push_begin(gy_part *t);
 void gy_push_fail(gy_part *t, gy_status st, const char *what);
 int gy_push_all(gy_worker *w);
+int gy_push_give_back(gy_worker *w); /* those that are over */
 void gy_push_done(gy_worker *w, gy_xfer_op *op, gy_status st);
 
 /* worker_xfer.c */

@@ -244,7 +244,7 @@ static int is_over(gy_worker *w, gy_push *p) {
     return (stops || p->is_cut) && !p->held && !p->n_flight;
 }
 
-static int give_back_ended(gy_worker *w) {
+int gy_push_give_back(gy_worker *w) {
     int n = 0;
     for (int32_t i = w->max_handoff; i < 2 * w->max_handoff; i++) {
         gy_part *t = w->live[i];
@@ -268,5 +268,5 @@ int gy_push_all(gy_worker *w) {
         n += posted;
         w->turn_at = (w->turn_at + 1) % w->max_handoff;
     }
-    return n + give_back_ended(w);
+    return n;
 }

@@ -188,8 +188,8 @@ int gy_worker_xfer_turn(gy_worker *w) {
     n += gy_xfer_poll(w->x);
     n += hear_all(w);
     n += gy_push_all(w);
-    if (n) publish(w);
-    return n;
+    if (n) publish(w); /* before the engine half hears that all is over, and tells so */
+    return n + gy_push_give_back(w);
 }
 
 /* A wake may have been used up by poll after the queue was empty: what it was for lies in the queue. Nobody rings when

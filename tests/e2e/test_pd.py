@@ -137,6 +137,36 @@ def test_run_with_options(options, tmp_path):
     assert run_lines(OURO, path, *P1D1, *options) == run_lines(OURO, path, *(() if transfer else options))
 
 
+STAGES = ["admitted", "d_reserved", "prefill_started", "prefill_compute_completed", "prefill_submitted", "d_activated",
+          "first_token", "finished"]
+
+
+def test_what_it_took_is_told(tmp_path, server):
+    """Eight times in order in each line of gyre run, with what moved; the server counts the same and ends with empty books."""
+    path = write_lines(tmp_path / "in.jsonl", [{"prompt_ids": list(range(1, n)), "max_tokens": k} for n, k in ((2, 1), (40, 1), (120, 20))])
+    for line in gyre("run", OURO, "--input", path, "--json", *P1D1)[0].splitlines():
+        t = json.loads(line)["timing"]
+        times = [t["pd"][k] for k in STAGES]
+        assert None not in times and times == sorted(times) and 0 <= times[0], t
+        assert times[-1] * 1000 == pytest.approx(t["total_ms"], abs=0.002)
+        assert t["pd"]["bytes"] > 0 and 0 < t["pd"]["transfers"] <= t["pd"]["descriptors"] and t["pd"]["tries"] == 1
+        assert (t["pd"]["prefill_worker"], t["pd"]["decode_worker"]) == (0, 1)
+    assert "pd" not in json.loads(gyre("run", OURO, "--prompt-ids", "1,2", "--json")[0])["timing"]
+    s = server(OURO, *P1D1)
+    for n in (5, 100):
+        assert s.ask("POST", "/v1/completions", {"prompt": list(range(1, n)), "max_tokens": 12})[0] == 200
+    get = lambda name, label="": float(re.search(rf"^{name}{{[^}}]*{label}[^}}]*}} (\S+)$", s.ask("GET", "/metrics")[2].decode(), re.M).group(1))
+    wait_until(lambda: json.loads(s.ask("GET", "/stats")[2]) == {"requests": 0, "used_blocks": 0})
+    for stage in STAGES:
+        assert get("gyre:pd_stage_seconds_count", f'stage="{stage}"') == 2
+    assert get("gyre:pd_stage_seconds_sum", 'stage="admitted"') <= get("gyre:pd_stage_seconds_sum", 'stage="finished"')
+    assert get("gyre:pd_prompt_bytes_count") == get("gyre:pd_wire_seconds_count") == get("gyre:pd_tail_seconds_count") == 2
+    assert get("gyre:pd_info", 'lane="[^"]') == 1
+    wait_until(lambda: get("gyre:depth_rows_total", 'depth="0",kind="decode"') == 22 and get("gyre:kv_blocks", 'owner="requests"') == 0)
+    assert get("gyre:passes_total") > 0 and get("gyre:depth_rows_total", 'depth="3",kind="prompt"') > 0
+    assert get("gyre:pd_transfer_inflight_bytes") == get("gyre:pd_used_blocks") == get("gyre:waiting_tokens") == 0
+
+
 def test_run_with_prefix_cache(tmp_path):
     """What was computed before differs from process to process, and so does how much of a prompt was cached: nothing else."""
     path = write_lines(tmp_path / "in.jsonl", mixed("ouro"))

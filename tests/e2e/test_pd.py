@@ -391,6 +391,39 @@ def test_stopped_worker(server):
     assert len(children(s.p.pid)) == 3
 
 
+def test_a_stopped_decoder_holds_up_nobody(server):
+    """It had nothing when it was stopped. What is reserved there meanwhile is moved after two seconds of silence: all ends without it."""
+    s = server(OURO, "--prefill", 1, "--decode", 2)
+    want = s.ids([3, 4, 5], 20)
+    stopped = [p for p in children(s.p.pid) if role(p) == "decode"][1]
+    os.kill(stopped, signal.SIGSTOP)
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(lambda _: s.ids([3, 4, 5], 20), range(60), timeout=25))
+    assert all(x == want for x in got) and state(stopped) == "T"
+    assert s.metric("gyre:pd_worker_deaths_total") == s.metric("gyre:pd_retries_total") == 0
+    os.kill(stopped, signal.SIGCONT)
+    with ThreadPoolExecutor(8) as pool:
+        assert all(x == want for x in pool.map(lambda _: s.ids([3, 4, 5], 20), range(16), timeout=25))
+    wait_until(lambda: s.metric("vllm:num_requests_running") == 0)
+
+
+def test_a_stopped_prefiller(server):
+    """What it holds ends at its deadline, with an error that says so; all others go by the other one."""
+    s = server(OURO, "--prefill", 2, "--decode", 1, "--request-timeout", 4)
+    want = s.ids([3, 4, 5], 20)
+    stopped = [p for p in children(s.p.pid) if role(p) == "prefill"][0]
+    os.kill(stopped, signal.SIGSTOP)
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(lambda _: s.ids_or_error([3, 4, 5], 20), range(60), timeout=40))
+    late = [x for x in got if x != want]
+    assert 1 <= len(late) <= 8 and all("not done within 4 s" in x for x in late), late
+    os.kill(stopped, signal.SIGCONT)
+    with ThreadPoolExecutor(8) as pool:
+        assert all(x == want for x in pool.map(lambda _: s.ids([3, 4, 5], 20), range(16), timeout=25))
+    wait_until(lambda: s.metric("vllm:num_requests_running") == 0)
+    assert s.metric("gyre:pd_worker_deaths_total") == 0
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_parent_ends(server, how):
     s = server(OURO, *P1D1)

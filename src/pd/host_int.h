@@ -59,6 +59,7 @@ struct gy_host {
     gy_disc_event *unplaced; /* [GY_DISC_MAX_WORKERS] workers that are listed and found no slot */
     int32_t n_unplaced;
     int32_t n_worker;
+    gy_host_worker gone; /* sums of workers whose slots were emptied */
     gy_slot slot[GY_COORD_MAX_WORKERS];
 };
 

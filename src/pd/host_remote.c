@@ -38,6 +38,8 @@ static int64_t wait_of(const gy_remote *r) {
 static void place_some(gy_host *h, int64_t now_ns);
 
 static void make_empty(gy_host *h, gy_slot *s, int64_t now_ns) {
+    gy_msg_stats_add_past(&h->gone.stats, &s->past);
+    h->gone.n_death += s->w.n_death;
     s->w = (gy_host_worker){.state = GY_HOST_EMPTY, .name = "", .address = ""};
     s->past = (gy_msg_stats){0};
     s->r = (gy_remote){.fd = -1, .serial = s->r.serial + 1, .is_asked = s->r.is_asked};

@@ -46,6 +46,17 @@ static void crash(void) {
     raise(SIGSEGV);
 }
 
+/* In each life from 10 on. */
+static void say_stats(gy_chan *c) {
+    static int64_t n;
+    n += 10;
+    gy_msg m = {.kind = GY_MSG_STATS};
+    m.stats = (gy_msg_stats){.n_pass = n, .kv_total = 64, .kv_free = 60, .wait_tok = 3, .n_depth = 2};
+    m.stats.n_row_at[0][1] = 2 * n;
+    m.stats.kv_plane[1] = 4;
+    say(c, &m);
+}
+
 static _Noreturn void obey(gy_chan *c, const char *how) {
     for (;;) {
         gy_msg m;
@@ -61,6 +72,7 @@ static _Noreturn void obey(gy_chan *c, const char *how) {
             say(c, &ok);
         }
         if (m.kind == GY_MSG_LOCAL && !strcmp(how, "crash-on-work")) crash();
+        if (m.kind == GY_MSG_LOCAL && !strcmp(how, "counting")) say_stats(c);
         if (m.kind == GY_MSG_LOCAL) say_echo(c, &m);
     }
 }
@@ -252,6 +264,46 @@ static void killed(void **state) {
     assert_true(seen[1] < 50000000);
 }
 
+static gy_msg_stats stats_of(const gy_host *h) {
+    gy_host_worker w;
+    gy_host_get_worker(h, 1, &w);
+    return w.stats;
+}
+
+/* What grows goes on from life to life; what is held goes with its holder, and a new one has all its blocks. */
+static void counts_outlive_a_worker(void **state) {
+    (void)state;
+    const char *argv[3];
+    gy_host_opts o = opts("counting", argv, 1, 1);
+    gy_host *h = open_host(&o);
+    assert_int_equal(stats_of(h).kv_free, 64); /* as READY has it */
+    for (int life = 0; life < 2; life++) {
+        answer a;
+        for (int k = 0; k < 2; k++) {
+            ask(h, &a);
+            turn_until(h, is_answered, &a);
+        }
+        gy_msg_stats s = stats_of(h);
+        assert_int_equal(s.n_pass, 20 * (life + 1));
+        assert_int_equal(s.n_row_at[0][1], 40 * (life + 1));
+        assert_int_equal(s.kv_free, 60);
+        assert_int_equal(s.kv_plane[1], 4);
+        victim v = {.h = h, .i = 1, .n_death = life + 1, .n_start = life + 2};
+        gy_host_worker w;
+        gy_host_get_worker(h, 1, &w);
+        kill(w.pid, SIGKILL);
+        turn_until(h, is_dead, &v);
+        s = stats_of(h);
+        assert_int_equal(s.n_pass, 20 * (life + 1));
+        if (s.kv_total) assert_int_equal(s.kv_free, 64); /* it is back already */
+        assert_int_equal(s.wait_tok + s.kv_plane[1], 0);
+        turn_until(h, is_back, &v);
+        assert_int_equal(stats_of(h).kv_free, 64);
+        assert_int_equal(stats_of(h).n_row_at[0][1], 40 * (life + 1));
+    }
+    gy_host_close(h);
+}
+
 /* A worker that hangs up and lives on is killed; one that dies of the work takes the request's tries with it, and its
  * slot stays down after five deaths. */
 static void bad_ends(void **state) {
@@ -416,8 +468,9 @@ static int check_closed(void **state) {
 int main(int argc, char **argv) {
     if (argc > 3 && !strcmp(argv[2], "--role")) return worker_main(argv[1], argv[3]);
     const struct CMUnitTest tests[] = {
-        TEST(starts_works_and_stops), TEST(what_cannot_start), TEST(killed),          TEST(bad_ends), TEST(hang_up),
-        TEST(parent_is_killed),       TEST(opener_ends),       TEST(foreign_sigchld),
+        TEST(starts_works_and_stops),  TEST(what_cannot_start), TEST(killed),
+        TEST(counts_outlive_a_worker), TEST(bad_ends),          TEST(hang_up),
+        TEST(parent_is_killed),        TEST(opener_ends),       TEST(foreign_sigchld),
     };
     setenv("UCX_TLS", "tcp", 1);
     setenv("SECRET", "x", 1);

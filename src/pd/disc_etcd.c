@@ -375,8 +375,12 @@ static void on_put(gy_disc_etcd *e, const gy_etcd_reply *r, int64_t now) {
         return;
     }
     gy_etcd_error_read(gy_str_z(r->body), r->body->len, text, &code);
-    lease_failed(e, r, now);
-    if (r->code && code == GY_ETCD_NOT_FOUND) e->lease = 0;
+    if (!r->code || code != GY_ETCD_NOT_FOUND) {
+        lease_failed(e, r, now);
+        return;
+    }
+    e->lease = 0; /* lost since it was granted */
+    e->lease_due = now + wait_ns(e, ++e->lease_fails, e->ttl_s * 1000 / 3);
 }
 
 static void on_lease(gy_disc_etcd *e, const gy_etcd_reply *r, int64_t now) {
@@ -478,8 +482,8 @@ static gy_status cut_urls(gy_disc_etcd *e, const char *text, gy_err *err) {
     if (!e->urls) return gy_err_set(err, GY_E_NOMEM, "no memory for discovery");
     for (char *u = strtok_r(e->urls, ",", &rest); u; u = strtok_r(NULL, ",", &rest)) {
         size_t n = strlen(u);
-        while (n && u[n - 1] == '/') u[--n] = '\0';
         size_t head = !strncmp(u, "http://", 7) ? 7 : !strncmp(u, "https://", 8) ? 8 : 0;
+        while (n > head && u[n - 1] == '/') u[--n] = '\0';
         if (!head || n == head || !is_visible(u, 1024) || strpbrk(u, "?#@\\"))
             return gy_err_set(err, GY_E_ARG, "etcd: found '%.80s', expected http://HOST:PORT or https://HOST:PORT", u);
         if (e->n_url == MAX_URLS) return gy_err_set(err, GY_E_ARG, "etcd: found more than %d endpoints", MAX_URLS);

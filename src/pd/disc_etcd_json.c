@@ -168,25 +168,33 @@ static void read_address(const gy_jv *value, gy_etcd_key *k) {
     bad(k, err.msg);
 }
 
-static void read_value(const gy_jv *kv, gy_etcd_key *k) {
+static gy_status read_value(const gy_jv *kv, gy_etcd_key *k) {
     char bytes[GY_ETCD_MAX_VALUE];
     size_t n = 0;
     gy_json *doc = NULL;
     const gy_json_limits lim = {.max_bytes = sizeof bytes, .max_depth = 8};
     const char *text = gy_jv_str(gy_jv_get(kv, "value"), &n);
     int64_t len = text ? get_base64(text, n, bytes, sizeof bytes) : 0;
-    if (len < 0 || gy_json_parse(bytes, (size_t)len, &lim, NULL, &doc) != GY_OK)
+    gy_status st = len < 0 ? GY_E_FORMAT : gy_json_parse(bytes, (size_t)len, &lim, NULL, &doc);
+    if (st < 0)
         bad(k, "the value: expected a JSON object of at most 4096 bytes");
     else
         read_address(gy_json_root(doc), k);
     gy_json_free(doc);
+    return st;
 }
 
-static void read_key(const gy_jv *kv, int is_delete, const char *prefix, gy_etcd_key_fn *fn, void *user) {
+/* GY_E_NOMEM says nothing about the key; any other fault is the key's own. */
+static gy_status read_key(const gy_jv *kv, int is_delete, const char *prefix, gy_etcd_key_fn *fn, void *user) {
     gy_etcd_key k = {.is_delete = is_delete, .revision = number(gy_jv_get(kv, "mod_revision"), 0)};
     read_name(kv, prefix, &k);
-    if (!is_delete) read_value(kv, &k);
+    if (!is_delete && read_value(kv, &k) == GY_E_NOMEM) return GY_E_NOMEM;
     fn(user, &k);
+    return GY_OK;
+}
+
+static gy_status no_memory(gy_err *err) {
+    return gy_err_set(err, GY_E_NOMEM, "no memory for an answer");
 }
 
 /* ---- replies ----------------------------------------------------------------------------------------------------- */
@@ -194,8 +202,9 @@ static void read_key(const gy_jv *kv, int is_delete, const char *prefix, gy_etcd
 static gy_status parse(const char *text, size_t n, gy_err *err, gy_json **out) {
     const gy_json_limits lim = {.max_bytes = GY_ETCD_MAX_REPLY, .max_depth = 16};
     gy_err e = {0};
-    if (gy_json_parse(text, n, &lim, &e, out) < 0) return gy_err_set(err, GY_E_FORMAT, "not what etcd says: %s", e.msg);
-    return GY_OK;
+    gy_status st = gy_json_parse(text, n, &lim, &e, out);
+    if (st == GY_E_NOMEM) return no_memory(err);
+    return st < 0 ? gy_err_set(err, GY_E_FORMAT, "not what etcd says: %s", e.msg) : GY_OK;
 }
 
 gy_status gy_etcd_list_read(const char *text, size_t n, const char *prefix, gy_etcd_key_fn *fn, void *user, gy_err *err,
@@ -207,7 +216,8 @@ gy_status gy_etcd_list_read(const char *text, size_t n, const char *prefix, gy_e
     gy_status st = GY_OK;
     if (at < 0 || (kvs && gy_jv_type(kvs) != GY_J_ARRAY))
         st = gy_err_set(err, GY_E_FORMAT, "not what etcd says: expected a list with a revision");
-    for (size_t i = 0; st == GY_OK && i < gy_jv_len(kvs); i++) read_key(gy_jv_at(kvs, i), 0, prefix, fn, user);
+    for (size_t i = 0; st == GY_OK && i < gy_jv_len(kvs); i++)
+        if (read_key(gy_jv_at(kvs, i), 0, prefix, fn, user) < 0) st = no_memory(err);
     if (st == GY_OK) *revision = at;
     if (st == GY_OK) *is_cut = gy_jv_bool(gy_jv_get(root, "more"), 0);
     gy_json_free(doc);
@@ -222,13 +232,14 @@ static gy_status read_stream_error(const gy_jv *root, gy_err *err) {
     return gy_err_set(err, GY_E_FORMAT, "%.200s", text ? text : "not what etcd says: expected a result");
 }
 
-static void read_events(const gy_jv *result, const char *prefix, gy_etcd_key_fn *fn, void *user) {
+static gy_status read_events(const gy_jv *result, const char *prefix, gy_etcd_key_fn *fn, void *user, gy_err *err) {
     const gy_jv *events = gy_jv_get(result, "events");
     for (size_t i = 0; i < gy_jv_len(events); i++) {
         const gy_jv *e = gy_jv_at(events, i), *type = gy_jv_get(e, "type");
         int is_delete = gy_jv_is_str(type, "DELETE") || gy_jv_int(type, 0) == 1;
-        read_key(gy_jv_get(e, "kv"), is_delete, prefix, fn, user);
+        if (read_key(gy_jv_get(e, "kv"), is_delete, prefix, fn, user) < 0) return no_memory(err);
     }
+    return GY_OK;
 }
 
 gy_status gy_etcd_watch_read(const char *line, size_t n, const char *prefix, gy_etcd_key_fn *fn, void *user,
@@ -243,7 +254,7 @@ gy_status gy_etcd_watch_read(const char *line, size_t n, const char *prefix, gy_
                               .is_canceled = gy_jv_bool(gy_jv_get(result, "canceled"), 0),
                               .compact_revision = number(gy_jv_get(result, "compact_revision"), 0)};
         if (reason) copy_cut(out->reason, sizeof out->reason, reason);
-        read_events(result, prefix, fn, user);
+        st = read_events(result, prefix, fn, user, err);
     }
     gy_json_free(doc);
     return st;

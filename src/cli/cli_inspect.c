@@ -15,7 +15,9 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- the model ---- */
 
@@ -289,10 +291,26 @@ static gy_status judge_lane(const gy_args *a, const gy_probe_result *p, gy_err *
         p->put_gbs, p->lanes, p->put_gbs / p->copy_gbs, p->copy_gbs, least);
 }
 
+/* UCX obeys variables of its own; workers are started without them (pd/spawn.h), so what they would do is shown without
+ * them too. For a program that has one thread and has not loaded UCX. */
+static void forget_ucx_variables(void) {
+    char name[64];
+    for (size_t i = 0; environ[i];) {
+        size_t n = strcspn(environ[i], "=");
+        if (strncmp(environ[i], "UCX_", 4) || n >= sizeof name) {
+            i++;
+            continue;
+        }
+        snprintf(name, sizeof name, "%.*s", (int)n, environ[i]);
+        unsetenv(name); /* those behind it move up */
+    }
+}
+
 static gy_status report_transport(gy_report *r, const gy_args *a, gy_err *err) {
     gy_probe_opts o = {.bytes = gy_probe_bytes()};
     gy_probe_result inside, across;
     GY_TRY(gy_cli_transfer_limits(a, err, &o.limits));
+    forget_ucx_variables();
     gy_report_section(r, "transport");
     gy_status st = gy_probe(&o, err, &inside);
     if (st < 0) {

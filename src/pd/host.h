@@ -20,14 +20,17 @@
  *     |            +-- DOWN <------------+                                                                        |
  *     +-- ADD -------> DOWN --due--> DIALLING --connected--> STARTING --handshake, READY, accepted--> RUNNING ----+
  *
- *   refused: no handshake without the secret; FATAL before READY (it serves another coordinator); READY of another
- * model. Such a one is there and is no use: 5 s. Each reason is logged once. RUNNING: PING each second. Gone: hang-up,
- * nonsense, buffer full; nothing acknowledged for peer_ms (its host, or the way there); nothing said for stall_ms (its
- * process: a step may take as long as it likes within that). RUNNING and leaving (REMOVE of one that a person took out,
- * or it says LEAVING): nothing new goes there, STOP once it holds nothing; then it hangs up, which is no death. REMOVE
- * without drain: it stays as long as it lives. The coordinator is told dead as soon as the connection is closed here:
- * nothing can be reaped. That no byte of it lands in pages that are used again is the others' part: GONE reaches them
- * before anything else (xfer.h, forbid).
+ * Refused: FATAL before READY (it serves another coordinator), READY of another model. Such a one is there and is no
+ * use: 5 s. Each reason is logged once, also that the secret is another one.
+ *
+ * RUNNING: PING each second. Gone: hang-up, nonsense, buffer full; nothing acknowledged for peer_ms (its host, or the
+ * way there); nothing said for stall_ms (its process: a step may take as long as it likes within that).
+ *
+ * RUNNING and leaving (REMOVE of one that a person took out, or it says LEAVING): nothing new goes there, STOP once it
+ * holds nothing; then it hangs up, which is no death. REMOVE without drain: it stays as long as it lives.
+ *
+ * The coordinator is told dead as soon as the connection is closed here: nothing can be reaped. That no byte of it
+ * lands in pages that are used again is the others' part: GONE reaches them before anything else (xfer.h, forbid).
  *
  * One thread calls everything (gy_host_fd is for any); threads inside only start processes and resolve names.
  */

@@ -76,7 +76,7 @@ void gy_remote_lost(gy_host *h, gy_slot *s, int64_t now_ns) {
 }
 
 void gy_remote_hung_up(gy_host *h, gy_slot *s, const gy_err *why, int64_t now_ns) {
-    if (!gy_chan_is_open(s->chan) || (s->w.state == GY_HOST_STARTING && s->why[0])) s->r.is_refused = 1;
+    s->r.is_refused |= s->w.state == GY_HOST_STARTING && s->why[0]; /* FATAL */
     gy_slot_say_why(s, why->msg[0] ? why->msg : "it closed the connection");
     gy_remote_lost(h, s, now_ns);
 }

@@ -141,13 +141,18 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
      * one HOST:PORT a line, which is read again when it changes, or by an etcd cluster where they publish themselves.
      * NULL (default): none. How large their pools are, how long a sequence may be and how deep a request may go is then
      * theirs to say: of the options above only max_seqs and max_queue (requests that may be here), max_len (if it is
-     * less), policy, local_prefill_below and worker_start_ms (until one of each kind of work is ready) count. While
-     * nobody decodes, requests wait. Somebody must drive: one who does not for longer than peer_timeout_ms loses them. */
+     * less), policy, local_prefill_below, local_prefill_queue and worker_start_ms (until one of each kind of work is
+     * ready) count. While nobody decodes, requests wait. Somebody must drive: one who does not for longer than
+     * peer_timeout_ms loses them. */
     const char *peers;       /* the file */
     const char *etcd;        /* "http://10.0.0.1:2379,..." */
     const char *cluster;     /* which of etcd's; "default" */
     const char *secret_file; /* of 16 bytes or more, the same for all; only its owner may read it */
     int32_t peer_timeout_ms; /* a host that answers nothing for so long is lost; 5000 */
+
+    /* Prompts are computed where they are decoded while more tokens than this wait for the least busy worker that
+     * computes prompts; 0 = none for that (default). Workers of this host or of others. */
+    int32_t local_prefill_queue;
 } gyre_options;
 
 GYRE_API void gyre_options_default(gyre_options *o, size_t size); /* size: sizeof *o */
@@ -271,6 +276,10 @@ typedef struct gyre_request { /* everything is copied by gyre_submit */
     /* The grammar holds for what follows the first appearance of this text in the output ("</think>"); until then
      * anything goes. n 0: from the first token on. */
     gyre_string grammar_after;
+
+    /* Milliseconds from gyre_submit on, 0 (default): any. Then each choice that has not finished does so with
+     * GYRE_FINISH_ERROR and GYRE_E_TIMEOUT; what it had said stands. */
+    int64_t timeout_ms;
 } gyre_request;
 
 GYRE_API void gyre_request_default(gyre_request *r, size_t size); /* size: sizeof *r */

@@ -3,6 +3,7 @@
  */
 #include "api/api_int.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <poll.h>
@@ -106,13 +107,24 @@ void gyre_cancel(gyre *g, uint64_t id) {
 
 /* ---- one turn --------------------------------------------------------------------------------------------------- */
 
+static void keep_deadline(gyre *g, const gy_api_req *q) {
+    if (!q->deadline_ns) return;
+    if (g->host->ops->set_deadline)
+        g->host->ops->set_deadline(g->host, q->engine_id, q->deadline_ns);
+    else if (!g->due_ns || q->deadline_ns < g->due_ns)
+        g->due_ns = q->deadline_ns;
+}
+
 static void admit(gyre *g, gy_api_req *q) {
     gy_err err = g->lost;
     gy_api_live_add(q);
     gy_status st = atomic_load(&g->lost_set) ? err.status : g->host->ops->submit(g->host, &q->rq, &err, &q->engine_id);
     gy_mem_free(q->input);
     q->input = NULL;
-    if (st != GY_OK) gy_api_fail(q, &err);
+    if (st == GY_OK)
+        keep_deadline(g, q);
+    else
+        gy_api_fail(q, &err);
 }
 
 static void take_inbox(gyre *g) {
@@ -124,6 +136,22 @@ static void take_cancels(gyre *g) {
     for (gy_api_req *q = g->live; q; q = q->live_next) {
         if (q->cancelled || atomic_load(&g->slot[q->slot].cancel) != q->id) continue;
         q->cancelled = 1;
+        g->host->ops->cancel(g->host, q->engine_id);
+    }
+}
+
+/* An engine in this process always has something to do while it has requests, so nobody sleeps past it. */
+static void take_deadlines(gyre *g) {
+    int64_t now = g->due_ns ? gy_clock_ns() : 0;
+    if (!g->due_ns || now < g->due_ns) return;
+    g->due_ns = 0;
+    for (gy_api_req *q = g->live; q; q = q->live_next) {
+        if (!q->deadline_ns || q->cancelled) continue;
+        if (q->deadline_ns > now) {
+            keep_deadline(g, q);
+            continue;
+        }
+        q->cancelled = q->is_late = 1;
         g->host->ops->cancel(g->host, q->engine_id);
     }
 }
@@ -196,6 +224,7 @@ static gy_status drive(gyre *g, gy_err *err) {
     take_inbox(g);
     if (!atomic_load(&g->lost_set)) {
         if (cancels) take_cancels(g);
+        take_deadlines(g);
         st = g->host->ops->step(g->host, err);
         if (st < 0) lose(g, err);
         gy_api_mirror_stats(g);

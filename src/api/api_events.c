@@ -178,6 +178,9 @@ static gyre_pd_cost cost_of(const gy_pd_cost *c) {
 }
 
 void gy_api_on_finish(void *arg, const gy_finish_event *ev) {
+    gy_api_req *q = arg;
+    const gy_err *err = ev->reason == GY_FINISH_ERROR ? ev->err : NULL;
+    gy_err late;
     gyre_finish fin = {.reason = (gyre_finish_reason)ev->reason,
                        .stop_id = ev->stop_id,
                        .n_prompt = ev->n_prompt,
@@ -189,7 +192,13 @@ void gy_api_on_finish(void *arg, const gy_finish_event *ev) {
                        .first_token_ns = ev->first_token_ns,
                        .finish_ns = ev->finish_ns,
                        .pd = cost_of(&ev->pd)};
-    record_finish(arg, ev->choice, &fin, ev->reason == GY_FINISH_ERROR ? ev->err : NULL);
+    if (q->is_late && ev->reason == GY_FINISH_CANCELLED) {
+        fin.reason = GYRE_FINISH_ERROR;
+        gy_err_set(&late, GY_E_TIMEOUT, "request: its deadline of %.1f s passed",
+                   (double)(q->deadline_ns - q->submit_ns) * 1e-9);
+        err = &late;
+    }
+    record_finish(q, ev->choice, &fin, err);
 }
 
 void gy_api_fail(gy_api_req *q, const gy_err *why) {

@@ -39,8 +39,8 @@ static void local_close(gy_api_host *h) {
     gy_mem_free(h);
 }
 
-static const gy_api_host_ops local_ops = {local_check, local_submit, local_cancel,
-                                          local_step,  local_stats,  local_close};
+static const gy_api_host_ops local_ops = {local_check, local_submit, local_cancel, local_step,
+                                          local_stats, local_close,  NULL};
 
 static gy_status local_open(gy_api_model *m, const gy_engine_opts *e, const gyre_options *o,
                             void (*progress)(void *arg, size_t done, size_t total), void *progress_arg, gy_err *err,

@@ -25,6 +25,8 @@ typedef struct gy_api_host_ops {
     gy_status (*step)(gy_api_host *h, gy_err *err);
     void (*get_stats)(const gy_api_host *h, gy_api_host_stats *out);
     void (*close)(gy_api_host *h); /* unfinished requests end without an event */
+    /* Ends it with GY_E_TIMEOUT at that time (gy_clock_ns). NULL: it has no clock, whoever submits cancels. */
+    void (*set_deadline)(gy_api_host *h, int32_t id, int64_t at_ns);
 } gy_api_host_ops;
 
 struct gy_api_host { /* the head of either kind */

@@ -72,7 +72,7 @@ typedef struct gy_api_req {
 
     gy_request rq; /* for the engine; its pointers are into input, but for the grammar, which is a reference */
     void *input;   /* prompt, ids, trace, bias, salt, grammar_after: until the engine has its copy */
-    int64_t submit_ns;
+    int64_t submit_ns, deadline_ns; /* 0: none */
 
     char *log; /* [cap] records of `stride` bytes; with a callback one */
     size_t cap, stride;
@@ -80,6 +80,7 @@ typedef struct gy_api_req {
 
     /* driver */
     int32_t engine_id, n_left, cancelled;
+    int is_late; /* cancelled because of its deadline */
     size_t n_written;
     int touched; /* in the driver's list of this step */
     struct gy_api_req *touch_next, *live_next, *live_prev;
@@ -130,7 +131,8 @@ struct gyre {
     int wake_fd; /* readable: the thread is to look at `stop` */
     gy_api_req *live, *touched;
     int32_t n_live;
-    gy_err lost; /* status < 0: the engine is lost; written before lost_set */
+    int64_t due_ns; /* no deadline that is kept here is earlier; 0: there is none */
+    gy_err lost;    /* status < 0: the engine is lost; written before lost_set */
     _Atomic int lost_set;
     pthread_mutex_t stats_lock;
     gyre_stats stats;

@@ -36,6 +36,8 @@ static gy_status check(const gyre_options *o, gy_err *err) {
                           MIN_PEER_MS);
     if (o->local_prefill_below < 0)
         return gy_err_set(err, GY_E_ARG, "local_prefill_below: found %d, expected 0 or more", o->local_prefill_below);
+    if (o->local_prefill_queue < 0)
+        return gy_err_set(err, GY_E_ARG, "local_prefill_queue: found %d, expected 0 or more", o->local_prefill_queue);
     if (o->worker_start_ms < 1)
         return gy_err_set(err, GY_E_ARG, "worker_start_ms: found %d, expected 1 or more", o->worker_start_ms);
     if (o->etcd && (!o->cluster[0] || strchr(o->cluster, '/') || strlen(o->cluster) > 100))
@@ -150,8 +152,7 @@ static gy_status open_host(gy_worker_host *w, const gy_engine_opts *e, const gyr
     GY_TRY(open_disc(o, err, &w->disc));
     gy_host_opts_default(&ho);
     ho.coord.max_queue = e->sched.max_queue;
-    ho.coord.local_below = o->local_prefill_below;
-    ho.coord.policy = e->sched.policy;
+    gy_api_set_placement(o, e, &ho.coord);
     ho.disc = w->disc;
     ho.secret = &secret;
     ho.start_ms = o->worker_start_ms;

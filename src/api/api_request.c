@@ -56,6 +56,13 @@ static gy_status check_count(const char *field, int32_t n, const void *p, int64_
     return n && !p ? gy_err_set(err, GY_E_ARG, "%s: found no array of the %d entries", field, n) : GY_OK;
 }
 
+static gy_status check_timeout(const gyre_request *r, gy_err *err) {
+    const int64_t most = (int64_t)1 << 42; /* a century, in milliseconds */
+    if (r->timeout_ms >= 0 && r->timeout_ms <= most) return GY_OK;
+    return gy_err_set(err, GY_E_ARG, "timeout_ms: found %lld, expected 0 to %lld", (long long)r->timeout_ms,
+                      (long long)most);
+}
+
 static gy_status check_arrays(const gyre *g, const gyre_request *r, gy_err *err) {
     GY_TRY(check_count("bias", r->n_bias, r->bias, GY_MAX_LOGIT_BIAS, err));
     GY_TRY(check_count("trace", r->n_trace, r->trace, INT32_MAX, err));
@@ -223,12 +230,14 @@ static gy_status req_fill(gy_api_req *q, const gyre_request *r, const gy_vec_i32
 static gy_status req_build(gyre *g, const gyre_request *r, gy_err *err, gy_api_req **out) {
     gy_vec_i32 ids = {0};
     GY_TRY(check_arrays(g, r, err));
+    GY_TRY(check_timeout(r, err));
     gy_api_req *q = gy_mem_alloc(GY_MEM_ENGINE, 1, sizeof *q);
     if (!q) return gy_err_set(err, GY_E_NOMEM, "no memory for a request");
     q->g = g;
     q->on_event = r->on_event;
     q->user = r->user;
     q->submit_ns = gy_clock_ns();
+    if (r->timeout_ms) q->deadline_ns = q->submit_ns + r->timeout_ms * 1000000;
     gy_status st = read_prompt(g, r, err, &ids);
     if (st == GY_OK) st = req_fill(q, r, &ids, err);
     gy_vec_free(&ids);

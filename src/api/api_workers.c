@@ -136,6 +136,10 @@ static void workers_cancel(gy_api_host *h, int32_t id) {
     gy_coord_cancel(gy_host_coord(self_of(h)->host), id);
 }
 
+static void workers_set_deadline(gy_api_host *h, int32_t id, int64_t at_ns) {
+    gy_coord_set_deadline(gy_host_coord(self_of(h)->host), id, at_ns);
+}
+
 static gy_status workers_step(gy_api_host *h, gy_err *err) {
     return gy_host_turn(self_of(h)->host, err);
 }
@@ -231,8 +235,8 @@ static void workers_close(gy_api_host *h) {
     gy_mem_free(h);
 }
 
-const gy_api_host_ops gy_worker_host_ops = {workers_check, workers_submit, workers_cancel,
-                                            workers_step,  workers_stats,  workers_close};
+const gy_api_host_ops gy_worker_host_ops = {workers_check, workers_submit, workers_cancel,      workers_step,
+                                            workers_stats, workers_close,  workers_set_deadline};
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
 
@@ -250,6 +254,8 @@ static gy_status check_counts(const gyre_options *o, gy_err *err) {
                           o->prefill ? "decode" : "prefill");
     if (o->local_prefill_below < 0)
         return gy_err_set(err, GY_E_ARG, "local_prefill_below: found %d, expected 0 or more", o->local_prefill_below);
+    if (o->local_prefill_queue < 0)
+        return gy_err_set(err, GY_E_ARG, "local_prefill_queue: found %d, expected 0 or more", o->local_prefill_queue);
     if (o->worker_start_ms < 1)
         return gy_err_set(err, GY_E_ARG, "worker_start_ms: found %d, expected 1 or more", o->worker_start_ms);
     gy_xfer_limits l = {o->transfer_chunk_bytes, o->transfer_inflight_bytes, o->transfer_descriptors};
@@ -270,6 +276,13 @@ static gy_status plan_pool(const gy_api_model *m, const gyre_options *o, gy_engi
     return GY_OK;
 }
 
+void gy_api_set_placement(const gyre_options *o, const gy_engine_opts *e, gy_coord_opts *c) {
+    c->local_below = o->local_prefill_below;
+    c->local_queue = o->local_prefill_queue;
+    c->policy = e->sched.policy;
+    c->max_bypass = c->policy == GY_SCHED_PRIORITY ? e->sched.max_bypass : 0;
+}
+
 static void set_coord(const gyre_options *o, const gy_engine_opts *e, gy_coord_opts *c) {
     c->n_worker = n_worker(o);
     for (int32_t i = 0; i < c->n_worker; i++)
@@ -277,7 +290,8 @@ static void set_coord(const gyre_options *o, const gy_engine_opts *e, gy_coord_o
                      : i < o->prefill + o->decode ? GY_PD_DECODE
                                                   : GY_PD_PREFILL | GY_PD_DECODE;
     c->max_queue = e->sched.max_queue;
-    c->local_below = o->local_prefill_below;
+    gy_api_set_placement(o, e, c);
+    c->prefix_cache = e->prefix_cache;
 }
 
 static gy_status start_workers(gy_worker_host *w, const gy_api_model *m, const gy_engine_opts *e, const gyre_options *o,

@@ -18,4 +18,7 @@ typedef struct gy_worker_host {
 
 extern const gy_api_host_ops gy_worker_host_ops;
 
+/* Who goes where and when: the options about it. */
+void gy_api_set_placement(const gyre_options *o, const gy_engine_opts *e, gy_coord_opts *c);
+
 #endif

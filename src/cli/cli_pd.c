@@ -18,6 +18,8 @@ static const gy_opt workers_rows[] = {
     {"hybrid", GY_OPT_I32, AT(hybrid), "K", 0, MOST, "0", "processes that do both, for others too"},
     {"local-prefill-below", GY_OPT_I32, AT(local_below), "TOKENS", 0, BIG, "0",
      "shorter prompts are computed where they are decoded"},
+    {"local-prefill-queue", GY_OPT_I32, AT(local_queue), "TOKENS", 0, BIG, "0: none",
+     "so are others while more than these wait for the least busy one that computes prompts"},
     {"worker-start-timeout", GY_OPT_F64, AT(start_timeout), "SECONDS", 0.1, 86400, "300",
      "how long a process may take until it is ready"},
 };
@@ -87,8 +89,8 @@ int gy_cli_wants_workers(const gy_args *a) {
 
 /* Flags without the thing that they are about would be accepted in silence. */
 static gy_status check_alone(const gy_args *a, gy_err *err) {
-    static const char *const about[] = {"local-prefill-below", "worker-start-timeout", "transfer-chunk-bytes",
-                                        "transfer-inflight-bytes", "transfer-descriptors"};
+    static const char *const about[] = {"local-prefill-below",  "local-prefill-queue",     "worker-start-timeout",
+                                        "transfer-chunk-bytes", "transfer-inflight-bytes", "transfer-descriptors"};
     static const char *const peers[] = {"cluster", "secret-file", "peer-timeout"};
     for (size_t i = 0; i < COUNT(about); i++)
         if (gy_opts_given(a->opts, about[i]))
@@ -185,6 +187,7 @@ static void set_peers(const gy_args *a, gyre_options *o) {
     o->secret_file = a->pd.secret_file;
     o->peer_timeout_ms = ms_of(a->pd.peer_timeout);
     o->local_prefill_below = a->pd.local_below;
+    o->local_prefill_queue = a->pd.local_queue;
     o->worker_start_ms = ms_of(a->pd.start_timeout);
 }
 
@@ -209,6 +212,7 @@ gy_status gy_cli_set_workers(const gy_args *a, gy_err *err, gyre_options *o) {
     o->decode = a->pd.decode;
     o->hybrid = a->pd.hybrid;
     o->local_prefill_below = a->pd.local_below;
+    o->local_prefill_queue = a->pd.local_queue;
     o->worker_start_ms = ms_of(a->pd.start_timeout);
     o->worker_args = args;
     o->transfer_chunk_bytes = l.chunk_bytes;

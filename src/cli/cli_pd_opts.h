@@ -6,7 +6,7 @@
 
 typedef struct gy_pd_args {
     int32_t prefill, decode, hybrid; /* workers; all 0: none */
-    int32_t local_below;
+    int32_t local_below, local_queue;
     double start_timeout; /* seconds */
     gy_opt_u64 chunk_bytes, inflight_bytes;
     int32_t descriptors; /* 0: not given */

@@ -117,6 +117,14 @@ void gy_coord_cancel(gy_coord *c, int32_t id) {
     c->n_cancel++;
 }
 
+void gy_coord_set_deadline(gy_coord *c, int32_t id, int64_t deadline_ns) {
+    gy_coord_req *r = c->live.last; /* it came just now, as a rule */
+    while (r && r->id != id) r = r->prev;
+    if (!r) return;
+    r->deadline_ns = deadline_ns;
+    if (deadline_ns) gy_coord_due(c, deadline_ns);
+}
+
 /* ---- turns
  * ------------------------------------------------------------------------------------------------------------ */
 
@@ -124,8 +132,9 @@ static void end_at_deadline(gy_coord *c, gy_coord_req *r, int64_t now_ns) {
     static const char *const where[] = {"", "while a place for its KV was reserved", "while its prompt was computed",
                                         "while it was decoded", ""};
     gy_err err;
-    gy_err_set(&err, GY_E_TIMEOUT, "request: its deadline of %.1f s passed %s",
-               (double)(r->deadline_ns - r->submit_ns) * 1e-9, r->cur ? where[r->cur->phase] : "while it waited");
+    int64_t had_ns = r->deadline_ns > r->submit_ns ? r->deadline_ns - r->submit_ns : 0;
+    gy_err_set(&err, GY_E_TIMEOUT, "request: its deadline of %.1f s passed %s", (double)had_ns * 1e-9,
+               r->cur ? where[r->cur->phase] : "while it waited");
     gy_req_end(c, r, GY_FINISH_ERROR, &err, now_ns);
 }
 

@@ -7,8 +7,11 @@
 #include "cli/cli.h"
 #include "gyre.h"
 
+#include <dirent.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <time.h>
 
 #define MODEL GY_SOURCE_DIR "/tests/golden/models/ouro-tiny"
 
@@ -288,12 +291,92 @@ static void wrong_options(void **state) {
     o.worker_args = (const char *const[]){"--no-such-option", NULL};
     assert_int_equal(gyre_open(MODEL, &o, &err, &g), GYRE_E_PEER);
     assert_non_null(strstr(err.msg, "it ended with exit code 2"));
+    o = opts(1, 1);
+    o.local_prefill_queue = -1;
+    assert_int_equal(gyre_open(MODEL, &o, &err, &g), GYRE_E_ARG);
+    assert_non_null(strstr(err.msg, "local_prefill_queue: found -1"));
     assert_null(g);
+}
+
+/* Deadlines: kept by the coordinator, or by the driver where the engine is in this process. */
+static void deadlines(void **state) {
+    (void)state;
+    static const int32_t prompt[] = {3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19};
+    for (int with_workers = 0; with_workers < 2; with_workers++) {
+        gyre_options o = opts(with_workers, with_workers);
+        o.max_seqs = 1;
+        gyre *g = open_with(&o);
+        gyre_err err = {0};
+        uint64_t id;
+        answer a[4] = {0};
+        for (int i = 0; i < 4; i++) { /* they wait for each other; the first and the last one have time */
+            gyre_request r = request(&a[i], prompt, 17, i == 3 ? 5 : 60);
+            r.n = i == 2 ? 2 : 1;
+            r.timeout_ms = i == 3 ? 60000 : i; /* 0: none */
+            submit(g, &r);
+        }
+        struct timespec nap = {.tv_nsec = 3000000};
+        nanosleep(&nap, NULL); /* both are late before anything is done */
+        step_all(g);
+        assert_int_equal(a[0].fin.reason, GYRE_FINISH_LENGTH);
+        assert_int_equal(a[0].n, 60);
+        for (int i = 1; i < 3; i++) {
+            assert_int_equal(a[i].n_finish, i);
+            assert_int_equal(a[i].fin.reason, GYRE_FINISH_ERROR);
+            assert_int_equal(a[i].fin.error, GYRE_E_TIMEOUT);
+            assert_non_null(strstr(a[i].message, "request: its deadline of 0.0 s passed"));
+        }
+        assert_int_equal(a[3].fin.reason, GYRE_FINISH_LENGTH);
+        gyre_request r = request(&a[0], prompt, 17, 5);
+        r.timeout_ms = -1;
+        assert_int_equal(gyre_submit(g, &r, &err, &id), GYRE_E_ARG);
+        assert_non_null(strstr(err.msg, "timeout_ms: found -1"));
+        gyre_close(g);
+    }
+}
+
+/* Children belong to the thread that started them. */
+static void signal_workers(int signo) {
+    DIR *dir = opendir("/proc/self/task");
+    assert_non_null(dir);
+    for (const struct dirent *e; (e = readdir(dir));) {
+        char path[300];
+        int pid;
+        snprintf(path, sizeof path, "/proc/self/task/%s/children", e->d_name);
+        FILE *f = fopen(path, "r");
+        while (f && fscanf(f, "%d", &pid) == 1) kill(pid, signo);
+        if (f) fclose(f);
+    }
+    closedir(dir);
+}
+
+/* With an own thread that sleeps: everything waits for a worker that is stopped. */
+static void a_deadline_wakes_the_thread(void **state) {
+    (void)state;
+    static const int32_t prompt[] = {3, 4, 5, 6, 7};
+    gyre_options o = opts(1, 1);
+    gyre *g = open_with(&o);
+    gyre_err err = {0};
+    answer a = {0};
+    gyre_request r = request(&a, prompt, 5, 190);
+    r.timeout_ms = 300;
+    r.n = 2;
+    assert_int_equal(gyre_start(g, &err), GYRE_OK);
+    int64_t start = gy_clock_ns();
+    signal_workers(SIGSTOP);
+    submit(g, &r);
+    while (a.n_finish < 2 && gy_clock_ns() - start < 20000000000) poll(NULL, 0, 5);
+    assert_int_equal(a.n_finish, 2);
+    assert_int_equal(a.fin.error, GYRE_E_TIMEOUT);
+    assert_true(gy_clock_ns() - start >= 300000000);
+    signal_workers(SIGCONT);
+    gyre_close(g);
 }
 
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "worker")) return gy_cli_main(argc, argv);
     const struct CMUnitTest tests[] = {cmocka_unit_test(says_the_same), cmocka_unit_test(checks_and_cancels),
+                                       cmocka_unit_test(deadlines), cmocka_unit_test(a_deadline_wakes_the_thread),
                                        cmocka_unit_test(wrong_options)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -895,6 +895,25 @@ static void deadlines_are_per_request(void **state) {
     close_world(&w);
 }
 
+static void a_deadline_may_be_set_later(void **state) {
+    (void)state;
+    WORLD(w, D);
+    for (int i = 0; i < 3; i++) submit(&w, (ask){0});
+    gy_coord_set_deadline(w.c, 1, w.now - 1); /* over before it came */
+    gy_coord_set_deadline(w.c, 2, w.now + second);
+    gy_coord_set_deadline(w.c, 99, w.now);
+    turn(&w);
+    expect_log(&w, "r1.0=error/0  0<local a  0<local b");
+    assert_string_equal(w.err, "request: its deadline of 0.0 s passed while it waited");
+    assert_int_equal(w.err_status, GY_E_TIMEOUT);
+    w.now = next_of(&w);
+    assert_int_equal(w.now, 1000 + second);
+    turn(&w);
+    expect_log(&w, "0<cancel b  r2.0=error/0");
+    end_all(&w, 1);
+    close_world(&w);
+}
+
 static void a_silent_reservation_suspects_its_worker(void **state) {
     (void)state;
     WORLD(w, P, D, D);
@@ -2278,6 +2297,7 @@ int main(void) {
         cmocka_unit_test(a_replay_is_told_once),
         cmocka_unit_test(a_deadline_ends_one_request_in_any_state),
         cmocka_unit_test(deadlines_are_per_request),
+        cmocka_unit_test(a_deadline_may_be_set_later),
         cmocka_unit_test(a_silent_reservation_suspects_its_worker),
         cmocka_unit_test(a_silent_prefill_suspects_p_then_d),
         cmocka_unit_test(who_speaks_may_be_slow),

@@ -5,7 +5,9 @@
  *
  *   transfer   puts beside memcpy, by size; copies of an op; latency; shared memory and tcp
  *   budget     the KV of a 2048-token prompt, with what may be under way and in which pieces
+ *   handoff    a prompt is computed -> all of it is at D -> its first token
  *   detect     kill -9 of a worker -> the coordinator knows
+ *   layouts    one engine, two replicas, 1P1D, two hybrids on the same work (gyre bench engine --layouts)
  *
  *   Without a part all of them. PROGRAM is what is started as a worker: gyre, where it lies beside this one's folder.
  */
@@ -28,7 +30,11 @@ typedef struct part {
     gy_status (*go)(const pd_bench *b, gy_err *err);
 } part;
 
-static const part parts[] = {{"transfer", pd_transfer}, {"budget", pd_budget}, {"detect", pd_detect}};
+static const part parts[] = {{"transfer", pd_transfer},
+                             {"budget", pd_budget},
+                             {"handoff", pd_handoff},
+                             {"detect", pd_detect},
+                             {"layouts", pd_layouts}};
 enum { N_PART = sizeof parts / sizeof *parts, DEFAULT_KILLS = 50 };
 
 static void head(void) {
@@ -78,7 +84,8 @@ static void remove_checkpoints(const char *tmp) {
 }
 
 static int usage(void) {
-    fprintf(stderr, "usage: gyre-bench-pd [transfer] [budget] [detect] [--kills N] [--gyre PROGRAM] [--json]\n");
+    fprintf(stderr, "usage: gyre-bench-pd [transfer] [budget] [handoff] [detect] [layouts] [--kills N] [--gyre "
+                    "PROGRAM] [--json]\n");
     return 2;
 }
 

@@ -15,7 +15,9 @@ typedef struct pd_bench {
 
 gy_status pd_transfer(const pd_bench *b, gy_err *err);
 gy_status pd_budget(const pd_bench *b, gy_err *err);
+gy_status pd_handoff(const pd_bench *b, gy_err *err);
 gy_status pd_detect(const pd_bench *b, gy_err *err);
+gy_status pd_layouts(const pd_bench *b, gy_err *err);
 
 /* Writes the shape into a folder below b->tmp, once; the path is static until the next call. */
 gy_status pd_checkpoint(const pd_bench *b, const char *shape, gy_err *err, const char **dir_out);

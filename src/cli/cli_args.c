@@ -289,8 +289,9 @@ static const gy_opt_group *const tokenize_groups[] = {&group_tokenize, &group_js
 static const gy_opt_group *const inspect_groups[] = {
     &group_inspect, &group_kv, &gy_group_transfer, &group_json, &group_mask, &group_general, NULL};
 static const gy_opt_group *const synth_groups[] = {&group_synth, &group_general, NULL};
-static const gy_opt_group *const bench_groups[] = {&gy_group_bench, &gy_group_request, &group_device,  &group_kv,
-                                                   &group_sched,    &group_debug,      &group_general, NULL};
+static const gy_opt_group *const bench_groups[] = {
+    &gy_group_bench,   &gy_group_request,  &group_device, &group_kv,      &group_sched,
+    &gy_group_workers, &gy_group_transfer, &group_debug,  &group_general, NULL};
 static const gy_opt_group *const serve_groups[] = {&group_serve,
                                                    &gy_group_serve_life,
                                                    &group_device,
@@ -349,7 +350,8 @@ const gy_cmd gy_cmds[] = {
      "--repeat runs of the same work. Prompts are random token ids; outputs have the lengths asked for (nothing ends "
      "a\n"
      "text early). --seed is also the seed of prompts, lengths and arrivals. What --max-tokens would say, --out "
-     "says.\n",
+     "says.\n"
+     "--layouts engine,2r,1p1d,2h compares one engine, replicas and workers on the same work.\n",
      bench_groups, 2, gy_cmd_bench},
     {"serve", "[MODEL] [options]", "serve a model over HTTP, as OpenAI's API",
      "POST /v1/completions, /v1/chat/completions, /tokenize, /detokenize, /apply_template; GET /v1/models, /health,\n"

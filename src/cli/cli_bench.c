@@ -1,10 +1,11 @@
-/* gyre bench engine: a workload (cli_bench_load.h), run several times in this process (cli_bench_run.h), reported
- * (cli_bench_report.h). Each repeat opens an engine of its own: none finds KV, cached prefixes or touched memory that
- * an earlier one left.
+/* gyre bench engine: a workload (cli_bench_load.h), run several times in this process (cli_bench_run.h) or over others
+ * (cli_bench_layout.h), reported (cli_bench_report.h). Each repeat opens an engine of its own: none finds KV, cached
+ * prefixes or touched memory that an earlier one left.
  */
 #include "base/cpu.h"
 #include "cli/cli.h"
 #include "cli/cli_bench_args.h"
+#include "cli/cli_bench_layout.h"
 #include "cli/cli_bench_report.h"
 #include "cli/cli_bench_run.h"
 #include "cli/cli_engine.h"
@@ -32,6 +33,9 @@ typedef struct bench {
     gy_bench_load load, warm_load;
     gy_bench_item *items, *warm_items; /* in the arena */
     gy_engine_opts o;
+    gy_ops_limits limits;
+    gy_bench_layout layout[GY_BENCH_MAX_LAYOUT];
+    size_t n_layout; /* 0: one engine in this process */
     size_t n_series;
     gy_bench_series *series; /* in the arena */
     gy_bench_run *first;     /* the run that others are compared with */
@@ -155,24 +159,31 @@ static gy_status make_engine_opts(bench *b, gy_err *err) {
 }
 
 static gy_status make_series(bench *b, gy_err *err) {
-    b->n_series = b->a->bench.compare ? 2 : 1;
+    b->n_series = b->n_layout ? b->n_layout : b->a->bench.compare ? 2 : 1;
     b->series = gy_arena_alloc(b->a->arena, b->n_series, sizeof *b->series);
     if (!b->series) return gy_err_set(err, GY_E_NOMEM, "no memory for the figures");
-    for (size_t i = 0; i < b->n_series; i++)
+    for (size_t i = 0; i < b->n_series; i++) {
         b->series[i].prefix_cache = b->a->bench.compare ? (int)i : b->o.prefix_cache;
+        if (!b->n_layout) continue;
+        b->series[i].layout = b->layout[i].name;
+        b->series[i].n_process = gy_bench_layout_processes(&b->layout[i]);
+        b->series[i].n_thread = b->layout[i].n_thread;
+    }
     return GY_OK;
 }
 
 static gy_status bench_open(bench *b, gy_err *err) {
     GY_TRY(gy_bench_settle(b->a, err, &b->load));
+    GY_TRY(gy_bench_layouts_of(b->a, gy_cpu_count_physical(), err, b->layout, &b->n_layout));
     GY_TRY(open_model(b, err));
     GY_TRY(make_proto(b, err));
     GY_TRY(check_trace(b, err));
     GY_TRY(make_load(b, err));
     GY_TRY(make_engine_opts(b, err));
     GY_TRY(make_series(b, err));
-    const gy_ops_limits limits = gy_loop_limits(&b->m.d, b->o.sched.max_rows, b->o.max_len);
-    GY_TRY(gy_cli_model_load(&b->m, b->a, &limits, err));
+    b->limits = gy_loop_limits(&b->m.d, b->o.sched.max_rows, b->o.max_len);
+    if (b->n_layout) return GY_OK; /* others load it */
+    GY_TRY(gy_cli_model_load(&b->m, b->a, &b->limits, err));
     remove_synthetic(b);
     return GY_OK;
 }
@@ -232,7 +243,28 @@ static gy_status repeat_on(bench *b, gy_engine *e, const char *label, gy_err *er
     return GY_OK;
 }
 
+static gy_status repeat_over(bench *b, size_t series, gy_err *err) {
+    gy_bench_series *s = &b->series[series];
+    gy_bench_run *run = NULL;
+    char label[64];
+    snprintf(label, sizeof label, "repeat %zu, %s", s->n + 1, s->layout);
+    gy_bench_site site = {.a = b->a, .m = &b->m, .o = &b->o, .limits = &b->limits};
+    site.job = bench_job(b, &b->load, b->items, label);
+    if (b->warm_load.n_stream) site.warm = bench_job(b, &b->warm_load, b->warm_items, NULL);
+    GY_TRY(gy_bench_layout_run(&site, &b->layout[series], err, &run));
+    gy_status st = gy_bench_run_result(run, NULL, b->o.sched.max_rows, err, &s->r[s->n]);
+    if (st < 0) {
+        gy_bench_run_destroy(run);
+        return st;
+    }
+    note_failures(b, run, &s->r[s->n]);
+    keep_or_compare(b, run);
+    s->n++;
+    return GY_OK;
+}
+
 static gy_status bench_repeat(bench *b, size_t series, gy_err *err) {
+    if (b->n_layout) return repeat_over(b, series, err);
     gy_bench_series *s = &b->series[series];
     gy_engine_opts o = b->o;
     gy_engine *e = NULL;
@@ -265,13 +297,13 @@ static gy_bench_setup bench_setup(const bench *b) {
                             .synthetic = a->bench.synthetic != NULL,
                             .family = b->m.d.family,
                             .dtype = b->m.act == GY_BF16 ? "bf16" : "f32",
-                            .variant = b->m.be->ops->name,
+                            .variant = b->m.be ? b->m.be->ops->name : NULL,
                             .cpu = gy_cpu_model(),
                             .kv_layout = a->kv_layout,
                             .exit = a->req.exit,
                             .n_loop = b->m.d.n_loop,
                             .n_core = gy_cpu_count_physical(),
-                            .n_thread = b->m.be->ops->n_member(b->m.be),
+                            .n_thread = b->m.be ? b->m.be->ops->n_member(b->m.be) : 0,
                             .load = &b->load,
                             .engine = &b->o,
                             .proto = &b->proto,

@@ -29,6 +29,10 @@ static const gy_opt rows[] = {
     {"repeat", GY_OPT_I32, AT(repeat), "R", 1, GY_BENCH_MAX_REPEAT, "3", "times; figures are medians over them"},
     {"compare", GY_OPT_FLAG, AT(compare), NULL, 0, 0, NULL,
      "session: each repeat without and then with the prefix cache; prints the ratio, fails if an output differs"},
+    {"layouts", GY_OPT_STR, AT(layouts), "LIST", 0, 0, NULL,
+     "the same work in several ways in turns, each in processes of its own, in one table; separated by commas: engine; "
+     "2r: two replicas that share the requests out; 1p1d, 2h, 1p1d1h: workers that prefill, decode, do both. The cores "
+     "are shared out evenly over a layout's processes, or each has --threads"},
     {"json", GY_OPT_STR, AT(json_file), "FILE", 0, 0, NULL,
      "write all figures, settings and the machine as JSON; - is standard output, without the table"},
     {"csv", GY_OPT_STR, AT(csv_file), "FILE", 0, 0, NULL,
@@ -56,9 +60,11 @@ static gy_status refuse_others(const gy_args *a, gy_err *err) {
                                       "has no meaning with --workload poisson, whose requests arrive at --rate",
                                       "has no meaning with --workload session, which has --users and --turns"};
     static const char *const cache[] = {"prefix-cache", NULL};
+    static const char *const compare[] = {"layouts", "prefill", "decode", "hybrid", NULL};
     GY_TRY(refuse(a, never, "has no meaning in a benchmark: outputs are as long as --out says", err));
     GY_TRY(refuse(a, other[a->bench.workload], why[a->bench.workload], err));
     if (a->bench.compare) GY_TRY(refuse(a, cache, "--compare runs without and with it", err));
+    if (a->bench.compare) GY_TRY(refuse(a, compare, "--compare is about one engine", err));
     if (a->bench.workload == GY_BENCH_POISSON && a->bench.rate <= 0)
         return gy_err_set(err, GY_E_ARG, "--rate: not given; --workload poisson needs the arrivals a second");
     return GY_OK;

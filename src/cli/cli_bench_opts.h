@@ -17,6 +17,7 @@ typedef struct gy_bench_opts {
     int32_t warmup; /* -1: not given */
     int32_t repeat;
     int compare;
+    const char *layouts;              /* "engine,2r,1p1d"; NULL: in this process */
     const char *json_file, *csv_file; /* "-": standard output */
     gy_bserve_opts serve;             /* of `gyre bench serve`, which has none of those above */
 } gy_bench_opts;

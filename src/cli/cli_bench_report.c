@@ -48,7 +48,9 @@ static void put_load(const gy_bench_load *l, gy_str *s) {
 static void put_setup(const gy_bench_setup *u, gy_str *s) {
     gy_str_printf(s, "model     %s%s: %s, %d loops, %s\n", u->model, u->synthetic ? " (random weights)" : "", u->family,
                   u->n_loop, u->dtype);
-    gy_str_printf(s, "machine   %s, %d cores; %s, %d threads\n", u->cpu, u->n_core, u->variant, u->n_thread);
+    gy_str_printf(s, "machine   %s, %d cores", u->cpu, u->n_core);
+    if (u->variant) gy_str_printf(s, "; %s, %d threads", u->variant, u->n_thread);
+    gy_str_putc(s, '\n');
     put_load(u->load, s);
     gy_str_printf(s, "engine    max_rows %d, max_seqs %d, max_len %d, kv %s, exit %s", u->engine->sched.max_rows,
                   u->engine->sched.max_seqs, u->engine->max_len, u->kv_layout, u->exit);
@@ -145,9 +147,38 @@ static void put_host(const gy_bench_result *m, gy_str *s) {
     gy_str_printf(s, "  %-28s%10.1f\n", "process, peak resident", f[GY_BENCH_RSS_PEAK] / 1e6);
 }
 
+/* ---- table of layouts ---- */
+
+static void put_layout(const gy_bench_series *first, const gy_bench_series *s, gy_str *out) {
+    static const struct {
+        gy_bench_dist d;
+        gy_bench_stat s;
+    } cols[] = {{GY_BENCH_TTFT, GY_BENCH_P50}, {GY_BENCH_TTFT, GY_BENCH_P99}, {GY_BENCH_ITL, GY_BENCH_P50},
+                {GY_BENCH_ITL, GY_BENCH_P99},  {GY_BENCH_TPOT, GY_BENCH_P50}, {GY_BENCH_E2E, GY_BENCH_P50}};
+    gy_bench_result m;
+    double ratio[3];
+    gy_bench_median(s->r, s->n, &m);
+    gy_bench_ratio(first, s, ratio);
+    gy_str_printf(out, "  %-10s%4d x %-3d%10.1f%8.2f", s->layout, s->n_process, s->n_thread, m.f[GY_BENCH_OUTPUT_RATE],
+                  ratio[0]);
+    for (size_t i = 0; i < sizeof cols / sizeof *cols; i++) put_ms(out, m.f[gy_bench_at(cols[i].d, cols[i].s)]);
+    put_spread(s, GY_BENCH_OUTPUT_RATE, out);
+    if (m.f[GY_BENCH_FAILED] > 0) gy_str_printf(out, "  %.0f FAILED", m.f[GY_BENCH_FAILED]);
+    gy_str_putc(out, '\n');
+}
+
+static void put_layouts(const gy_bench_series *s, size_t n, gy_str *out) {
+    gy_str_printf(out, "\nlayouts, median%s of %zu in turns; ms\n  %-10s%10s%10s%8s%10s%10s%10s%10s%10s%10s\n",
+                  s[0].n > 1 ? " (least to most tokens/s)" : "", s[0].n, "", "processes", "output", "of the", "TTFT",
+                  "TTFT", "ITL", "ITL", "TPOT", "E2E");
+    gy_str_printf(out, "  %-10s%10s%10s%8s%10s%10s%10s%10s%10s%10s\n", "", "x threads", "tokens/s", "first", "p50",
+                  "p99", "p50", "p99", "p50", "p50");
+    for (size_t i = 0; i < n; i++) put_layout(&s[0], &s[i], out);
+}
+
 static void put_outputs(const gy_bench_series *s, size_t n, int32_t differ, gy_str *out) {
     double ratio[3];
-    if (n == 2) {
+    if (n == 2 && !s->layout) {
         gy_bench_ratio(&s[0], &s[1], ratio);
         gy_str_printf(out, "\nprefix cache on over off: %.2f times the output tokens/s (%.2f to %.2f)\n", ratio[0],
                       ratio[1], ratio[2]);
@@ -161,7 +192,8 @@ static void put_outputs(const gy_bench_series *s, size_t n, int32_t differ, gy_s
 
 void gy_bench_put_table(const gy_bench_setup *u, const gy_bench_series *s, size_t n, int32_t differ, gy_str *out) {
     put_setup(u, out);
-    for (size_t i = 0; i < n; i++) {
+    if (s->layout) put_layouts(s, n, out);
+    for (size_t i = 0; i < n && !s->layout; i++) {
         gy_bench_result m;
         gy_bench_median(s[i].r, s[i].n, &m);
         gy_str_printf(out, "%sprefix cache %s\n", n > 1 ? "\n---- " : "", s[i].prefix_cache ? "on" : "off");
@@ -273,8 +305,8 @@ static void json_machine(gy_jw *w, const gy_bench_setup *u) {
     key_obj(w, "machine");
     key_str(w, "cpu", u->cpu);
     key_int(w, "physical_cores", u->n_core);
-    key_int(w, "threads", u->n_thread);
-    key_str(w, "variant", u->variant);
+    if (u->variant) key_int(w, "threads", u->n_thread);
+    if (u->variant) key_str(w, "variant", u->variant);
     gy_jw_obj_end(w);
 }
 
@@ -298,6 +330,11 @@ static void json_series(gy_jw *w, const gy_bench_series *s) {
     gy_bench_result m;
     gy_jw_obj_begin(w);
     key_bool(w, "prefix_cache", s->prefix_cache);
+    if (s->layout) {
+        key_str(w, "layout", s->layout);
+        key_int(w, "processes", s->n_process);
+        key_int(w, "threads_of_each", s->n_thread);
+    }
     gy_bench_median(s->r, s->n, &m);
     gy_jw_key(w, "median");
     json_result(w, &m);
@@ -321,7 +358,7 @@ void gy_bench_put_json(const gy_bench_setup *u, const gy_bench_series *s, size_t
     gy_jw_arr_begin(&w);
     for (size_t i = 0; i < n; i++) json_series(&w, &s[i]);
     gy_jw_arr_end(&w);
-    if (n == 2) {
+    if (n == 2 && !s->layout) {
         gy_bench_ratio(&s[0], &s[1], ratio);
         key_obj(&w, "on_over_off");
         key_num(&w, "median", ratio[0]);
@@ -347,8 +384,9 @@ void gy_bench_csv_text(gy_str *s, const char *v) {
 
 static void csv_line(const gy_bench_setup *u, const gy_bench_series *s, size_t repeat, gy_str *out) {
     gy_bench_csv_text(out, u->model);
-    gy_str_printf(out, ",%s,%s,%d,%zu", kind_name(u->load->kind), s->prefix_cache ? "on" : "off", u->load->concurrency,
-                  repeat);
+    gy_str_printf(out, ",%s,", kind_name(u->load->kind));
+    if (s->layout) gy_str_printf(out, "%s,", s->layout);
+    gy_str_printf(out, "%s,%d,%zu", s->prefix_cache ? "on" : "off", u->load->concurrency, repeat);
     for (size_t i = 0; i < GY_BENCH_N; i++) {
         const double v = s->r[repeat].f[i];
         if (isnan(v))
@@ -361,7 +399,7 @@ static void csv_line(const gy_bench_setup *u, const gy_bench_series *s, size_t r
 
 void gy_bench_put_csv(const gy_bench_setup *u, const gy_bench_series *s, size_t n, gy_str *out) {
     char name[64];
-    gy_str_puts(out, "model,workload,prefix_cache,concurrency,repeat");
+    gy_str_printf(out, "model,workload,%sprefix_cache,concurrency,repeat", s->layout ? "layout," : "");
     for (size_t i = 0; i < GY_BENCH_N; i++) {
         gy_bench_figure_name(i, name, sizeof name);
         gy_str_printf(out, ",%s", name);

@@ -20,12 +20,14 @@ typedef struct gy_bench_setup {
 /* One way of running, several times. */
 typedef struct gy_bench_series {
     int prefix_cache;
+    const char *layout; /* NULL: an engine in this process, with its inner figures */
+    int32_t n_process, n_thread;
     size_t n; /* 1..GY_BENCH_MAX_REPEAT */
     gy_bench_result r[GY_BENCH_MAX_REPEAT];
 } gy_bench_series;
 
-/* s[0..n): one series, or without and with the prefix cache. differ: the first request whose outputs differ from the
- * first run's, -1 when none does. */
+/* s[0..n): one series, or without and with the prefix cache, or layouts. differ: the first request whose outputs differ
+ * from the first run's, -1 when none does. */
 void gy_bench_put_table(const gy_bench_setup *u, const gy_bench_series *s, size_t n, int32_t differ, gy_str *out);
 void gy_bench_put_json(const gy_bench_setup *u, const gy_bench_series *s, size_t n, int32_t differ, gy_str *out);
 void gy_bench_put_csv(const gy_bench_setup *u, const gy_bench_series *s, size_t n, gy_str *out);

@@ -8,11 +8,14 @@
 #include "base/clock.h"
 #include "base/vec.h"
 
+#include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,6 +28,9 @@ typedef struct run_req { /* what the callbacks get */
 
 struct gy_bench_run {
     gy_bench_job j;
+    gy_engine *engine; /* what runs requests, while it goes: this or the next */
+    gy_api_host *host;
+    int32_t share, n_share; /* streams share, share + n_share, ... are sent */
     gy_arena *arena;
     int32_t n_req;
     run_req *req;         /* [n_req] */
@@ -94,6 +100,7 @@ gy_status gy_bench_run_create(const gy_bench_job *j, gy_err *err, gy_bench_run *
     if (!r) return gy_err_set(err, GY_E_NOMEM, "no memory for the benchmark's requests");
     r->j = *j;
     r->n_req = j->load->n_stream * j->load->n_turn;
+    r->n_share = 1;
     r->failed = -1;
     r->arena = gy_arena_create(GY_MEM_CLI, 1 << 16);
     if (!r->arena || run_alloc(r)) {
@@ -166,11 +173,25 @@ static void set_depths(const gy_bench_run *r, int32_t i, gy_request *rq) {
     rq->n_trace = list->n;
 }
 
+static int is_mine(const gy_bench_run *r, int32_t stream) {
+    return stream % r->n_share == r->share;
+}
+
+static int32_t n_mine(const gy_bench_run *r) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < r->n_req; i++) n += is_mine(r, r->j.items[i].stream);
+    return n;
+}
+
+static gy_status submit(gy_bench_run *r, const gy_request *rq, gy_err *err) {
+    int32_t id;
+    return r->host ? r->host->ops->submit(r->host, rq, err, &id) : gy_engine_submit(r->engine, rq, err, &id);
+}
+
 /* GY_AGAIN: the engine's queue is full. */
-static gy_status send_one(gy_bench_run *r, gy_engine *e, int32_t i, int64_t due_ns, gy_err *err) {
+static gy_status send_one(gy_bench_run *r, int32_t i, int64_t due_ns, gy_err *err) {
     const gy_bench_item *it = &r->j.items[i];
     gy_request rq = *r->j.proto;
-    int32_t id;
     rq.prompt = r->ids + r->stream_at[it->stream];
     rq.n_prompt = it->n_prompt;
     rq.max_tokens = it->n_out;
@@ -179,7 +200,7 @@ static gy_status send_one(gy_bench_run *r, gy_engine *e, int32_t i, int64_t due_
     rq.on_finish = on_finish;
     rq.arg = &r->req[i];
     set_depths(r, i, &rq);
-    const gy_status st = gy_engine_submit(e, &rq, err, &id);
+    const gy_status st = submit(r, &rq, err);
     if (st < 0) return gy_err_prefix(err, "request %d", i);
     if (st != GY_OK) return st;
     r->rec[i].due_ns = due_ns;
@@ -192,46 +213,51 @@ static int next_due(const gy_bench_run *r, int64_t now, int64_t *due_ns) {
     const gy_bench_load *l = r->j.load;
     if (r->next == r->n_req) return 0;
     *due_ns = now;
-    if (l->kind == GY_BENCH_CLOSED) return r->n_running < l->concurrency;
+    if (l->kind == GY_BENCH_CLOSED) return r->n_running < (l->concurrency + r->n_share - 1) / r->n_share;
     if (l->kind == GY_BENCH_BURST) return 1;
     *due_ns = r->begin_ns + r->j.items[r->next].at_ns;
     return *due_ns <= now;
 }
 
-static gy_status send_next(gy_bench_run *r, gy_engine *e, gy_err *err) {
+static void skip_others(gy_bench_run *r) {
+    while (r->next < r->n_req && !is_mine(r, r->j.items[r->next].stream)) r->next++;
+}
+
+static gy_status send_next(gy_bench_run *r, gy_err *err) {
     int64_t due_ns;
-    while (next_due(r, gy_clock_ns(), &due_ns)) {
-        const gy_status st = send_one(r, e, r->next, due_ns, err);
+    for (skip_others(r); next_due(r, gy_clock_ns(), &due_ns); skip_others(r)) {
+        const gy_status st = send_one(r, r->next, due_ns, err);
         if (st != GY_OK) return st;
         r->next++;
     }
     return GY_OK;
 }
 
-static gy_status send_turns(gy_bench_run *r, gy_engine *e, gy_err *err) {
+static gy_status send_turns(gy_bench_run *r, gy_err *err) {
     const gy_bench_load *l = r->j.load;
     for (int32_t s = 0; s < l->n_stream; s++) {
         const int32_t turn = r->next_turn[s];
-        if (turn == l->n_turn) continue;
-        const gy_status st = send_one(r, e, turn * l->n_stream + s, turn ? r->ready_ns[s] : r->begin_ns, err);
+        if (turn == l->n_turn || !is_mine(r, s)) continue;
+        const gy_status st = send_one(r, turn * l->n_stream + s, turn ? r->ready_ns[s] : r->begin_ns, err);
         if (st != GY_OK) return st;
         r->next_turn[s] = l->n_turn; /* until it ends */
     }
     return GY_OK;
 }
 
-static gy_status send_due(gy_bench_run *r, gy_engine *e, gy_err *err) {
-    const gy_status st = r->j.load->kind == GY_BENCH_SESSION ? send_turns(r, e, err) : send_next(r, e, err);
+static gy_status send_due(gy_bench_run *r, gy_err *err) {
+    const gy_status st = r->j.load->kind == GY_BENCH_SESSION ? send_turns(r, err) : send_next(r, err);
     if (st == GY_AGAIN && !r->n_running) return gy_err_set(err, GY_E_BUG, "an idle engine refuses a request");
     return st < 0 ? st : GY_OK;
 }
 
 /* ---- going ---- */
 
-static gy_status run_sample(gy_bench_run *r, const gy_engine *e, gy_err *err) {
+static gy_status run_sample(gy_bench_run *r, gy_err *err) {
     gy_bench_sample s = {.at_ns = gy_clock_ns()};
     gy_engine_stats now;
-    gy_engine_get_stats(e, &now);
+    if (!r->engine) return GY_OK;
+    gy_engine_get_stats(r->engine, &now);
     for (int g = 0; g < GY_KV_GROUPS; g++) s.used[g] = now.kv_total[g] - now.kv_free[g] - now.kv_cached[g];
     if (gy_vec_push(&r->samples, GY_MEM_CLI, s)) return gy_err_set(err, GY_E_NOMEM, "no memory for the samples");
     return GY_OK;
@@ -245,25 +271,43 @@ static void show_progress(gy_bench_run *r) {
     r->shown_ns = now;
 }
 
-/* Nothing runs: until the next arrival. The engine says so a step after its last request, when a request may have been
- * due already: then there is nothing to wait for. */
+/* Until the next arrival; with workers, until they have something, too. */
+static void sleep_until_due(const gy_bench_run *r) {
+    enum { MOST_NS = 1000000000 };
+    int64_t left = MOST_NS;
+    if (r->j.load->kind == GY_BENCH_POISSON && r->next < r->n_req)
+        left = r->begin_ns + r->j.items[r->next].at_ns - gy_clock_ns();
+    if (left <= 0) return;
+    const struct timespec ts = {.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000};
+    struct pollfd p = {.fd = r->host ? r->host->fd : -1, .events = POLLIN};
+    ppoll(&p, 1, &ts, NULL);
+}
+
+/* Nothing runs. The engine says so a step after its last request, when a request may have been due already: then there
+ * is nothing to wait for. */
 static gy_status run_idle(const gy_bench_run *r, gy_err *err) {
     if (r->n_running)
         return gy_err_set(err, GY_E_BUG, "the engine is idle with %d of %d requests running", r->n_running, r->n_req);
-    if (r->j.load->kind != GY_BENCH_POISSON || r->next == r->n_req) return GY_OK;
-    const int64_t left = r->begin_ns + r->j.items[r->next].at_ns - gy_clock_ns();
-    if (left <= 0) return GY_OK;
-    const struct timespec ts = {.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000};
-    ppoll(NULL, 0, &ts, NULL);
+    if (r->j.load->kind == GY_BENCH_POISSON && r->next < r->n_req) sleep_until_due(r);
     return GY_OK;
 }
 
-static gy_status run_steps(gy_bench_run *r, gy_engine *e, gy_err *err) {
-    while (r->n_ended < r->n_req) {
-        GY_TRY(send_due(r, e, err));
-        const gy_status st = gy_engine_step(e, err);
+/* GY_OK, GY_DONE as an engine; workers may have nothing to say while requests run. */
+static gy_status run_step(gy_bench_run *r, gy_err *err) {
+    if (r->engine) return gy_engine_step(r->engine, err);
+    const gy_status st = r->host->ops->step(r->host, err);
+    if (st != GY_AGAIN) return st;
+    sleep_until_due(r);
+    return GY_OK;
+}
+
+static gy_status run_steps(gy_bench_run *r, gy_err *err) {
+    const int32_t n = n_mine(r);
+    while (r->n_ended < n) {
+        GY_TRY(send_due(r, err));
+        const gy_status st = run_step(r, err);
         if (st < 0) return st;
-        GY_TRY(st == GY_DONE ? run_idle(r, err) : run_sample(r, e, err));
+        GY_TRY(st == GY_DONE ? run_idle(r, err) : run_sample(r, err));
         show_progress(r);
     }
     return GY_OK;
@@ -275,32 +319,125 @@ static double process_cpu(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-gy_status gy_bench_run_go(gy_bench_run *r, gy_engine *e, gy_err *err) {
+static gy_status run_timed(gy_bench_run *r, gy_err *err) {
     r->progress = r->j.label && isatty(STDERR_FILENO);
-    gy_engine_get_stats(e, &r->before);
     r->cpu_seconds = -process_cpu();
     r->begin_ns = r->shown_ns = gy_clock_ns();
-    const gy_status st = run_steps(r, e, err);
+    const gy_status st = run_steps(r, err);
     r->cpu_seconds += process_cpu();
-    gy_engine_get_stats(e, &r->after);
     if (r->progress) fputs("\r\033[K", stderr);
     return st;
+}
+
+gy_status gy_bench_run_go(gy_bench_run *r, gy_engine *e, gy_err *err) {
+    r->engine = e;
+    gy_engine_get_stats(e, &r->before);
+    const gy_status st = run_timed(r, err);
+    gy_engine_get_stats(e, &r->after);
+    return st;
+}
+
+gy_status gy_bench_run_go_workers(gy_bench_run *r, gy_api_host *h, gy_err *err) {
+    r->host = h;
+    const gy_status st = run_timed(r, err);
+    r->cpu_seconds = NAN; /* of this process alone */
+    return st;
+}
+
+/* ---- over several processes ---- */
+
+void gy_bench_run_set_share(gy_bench_run *r, int32_t k, int32_t n) {
+    r->share = k;
+    r->n_share = n;
+}
+
+int gy_bench_write_all(int fd, const void *p, size_t n) {
+    for (size_t at = 0; at < n;) {
+        const ssize_t k = send(fd, (const char *)p + at, n - at, MSG_NOSIGNAL);
+        if (k <= 0 && errno != EINTR) return -1;
+        if (k > 0) at += (size_t)k;
+    }
+    return 0;
+}
+
+int gy_bench_read_all(int fd, void *p, size_t n) {
+    for (size_t at = 0; at < n;) {
+        const ssize_t k = recv(fd, (char *)p + at, n - at, 0);
+        if (k == 0 || (k < 0 && errno != EINTR)) return -1;
+        if (k > 0) at += (size_t)k;
+    }
+    return 0;
+}
+
+/* Sender and taker are forks of one process that made the run: same program, same numbers of requests and outputs. */
+typedef struct share_head {
+    int32_t share, n_share, failed;
+    double cpu_seconds;
+    gy_err err;
+} share_head;
+
+int gy_bench_run_send(const gy_bench_run *r, int fd) {
+    const share_head h = {r->share, r->n_share, r->failed, r->cpu_seconds, r->err};
+    if (gy_bench_write_all(fd, &h, sizeof h)) return -1;
+    for (int32_t i = 0; i < r->n_req; i++) {
+        const gy_bench_record *c = &r->rec[i];
+        const gy_bench_item *it = &r->j.items[i];
+        const size_t n = (size_t)c->n_got;
+        if (!is_mine(r, it->stream)) continue;
+        if (gy_bench_write_all(fd, c, sizeof *c) || gy_bench_write_all(fd, c->tok_ns, n * sizeof *c->tok_ns) ||
+            gy_bench_write_all(fd, c->loops, n * sizeof *c->loops) ||
+            gy_bench_write_all(fd, r->ids + r->stream_at[it->stream] + it->n_prompt, n * sizeof *r->ids))
+            return -1;
+    }
+    return 0;
+}
+
+static int take_record(gy_bench_run *r, int32_t i, int fd) {
+    gy_bench_record c;
+    const size_t at = (size_t)(r->rec[i].tok_ns - r->tok_ns);
+    if (gy_bench_read_all(fd, &c, sizeof c) || c.n_got < 0 || c.n_got > r->rec[i].n_out) return -1;
+    c.tok_ns = r->rec[i].tok_ns;
+    c.loops = r->rec[i].loops;
+    r->rec[i] = c;
+    const size_t n = (size_t)c.n_got;
+    return gy_bench_read_all(fd, r->tok_ns + at, n * sizeof *r->tok_ns) ||
+                   gy_bench_read_all(fd, r->loops + at, n * sizeof *r->loops) ||
+                   gy_bench_read_all(fd, run_output(r, i), n * sizeof *r->ids)
+               ? -1
+               : 0;
+}
+
+int gy_bench_run_take(gy_bench_run *r, int fd) {
+    share_head h;
+    if (gy_bench_read_all(fd, &h, sizeof h)) return -1;
+    for (int32_t i = 0; i < r->n_req; i++)
+        if (r->j.items[i].stream % h.n_share == h.share && take_record(r, i, fd)) return -1;
+    r->cpu_seconds += h.cpu_seconds;
+    if (r->failed < 0 && h.failed >= 0) {
+        r->failed = h.failed;
+        r->err = h.err;
+    }
+    return 0;
 }
 
 /* ---- what came of it ---- */
 
 gy_status gy_bench_run_result(const gy_bench_run *r, const gy_engine *e, int32_t max_rows, gy_err *err,
                               gy_bench_result *out) {
-    const gy_kv_config *c = gy_kv_get_config(gy_engine_kv(e));
-    gy_bench_result b = {{0}};
+    gy_bench_result b;
     struct rusage u;
+    for (size_t i = 0; i < GY_BENCH_N; i++) b.f[i] = NAN;
     gy_status st = gy_bench_from_records(r->rec, (size_t)r->n_req, &b);
-    if (st == GY_OK) st = gy_bench_from_samples(c, r->rec, (size_t)r->n_req, r->samples.data, r->samples.len, &b);
+    if (st == GY_OK && e)
+        st = gy_bench_from_samples(gy_kv_get_config(gy_engine_kv(e)), r->rec, (size_t)r->n_req, r->samples.data,
+                                   r->samples.len, &b);
     if (st < 0) return gy_err_set(err, st, "no memory for the figures");
-    gy_bench_from_stats(&r->before, &r->after, max_rows, &b);
     b.f[GY_BENCH_CPU_SECONDS] = r->cpu_seconds;
-    getrusage(RUSAGE_SELF, &u);
-    b.f[GY_BENCH_RSS_PEAK] = (double)u.ru_maxrss * 1024;
+    if (e) {
+        gy_bench_from_stats(&r->before, &r->after, max_rows, &b);
+        getrusage(RUSAGE_SELF, &u);
+        b.f[GY_BENCH_RSS_PEAK] = (double)u.ru_maxrss * 1024;
+    }
     *out = b;
     return GY_OK;
 }

@@ -7,6 +7,7 @@
 #ifndef GY_CLI_CLI_BENCH_RUN_H
 #define GY_CLI_CLI_BENCH_RUN_H
 
+#include "api/api_host.h"
 #include "cli/cli_bench_stats.h"
 #include "cli/cli_rule.h"
 
@@ -26,7 +27,19 @@ void gy_bench_run_destroy(gy_bench_run *r); /* accepts NULL */
 
 /* Runs until every request has ended. Requests that fail are counted, not an error; once for each run. */
 gy_status gy_bench_run_go(gy_bench_run *r, gy_engine *e, gy_err *err);
-/* Figures of the run; max_rows as the engine has it. */
+/* The same with workers, whose engines' inner figures are not known: they stay NAN in the result. */
+gy_status gy_bench_run_go_workers(gy_bench_run *r, gy_api_host *h, gy_err *err);
+
+/* Over several processes: before it goes, a run can be told to send only streams k, k + n, ... (and then as many of n
+ * at once); afterwards its records go to the process that made all of them, over a socket. -1: the other side is gone.
+ */
+void gy_bench_run_set_share(gy_bench_run *r, int32_t k, int32_t n);
+int gy_bench_run_send(const gy_bench_run *r, int fd);
+int gy_bench_run_take(gy_bench_run *r, int fd);
+int gy_bench_write_all(int fd, const void *p, size_t n);
+int gy_bench_read_all(int fd, void *p, size_t n);
+
+/* Figures of the run; max_rows as the engine has it. e NULL: what records alone tell, all else is NAN. */
 gy_status gy_bench_run_result(const gy_bench_run *r, const gy_engine *e, int32_t max_rows, gy_err *err,
                               gy_bench_result *out);
 

@@ -234,9 +234,39 @@ def test_json_csv_and_table_agree(tmp_path):
         assert word in table
 
 
+# ---- layouts -------------------------------------------------------------------------------------------------------------
+
+
+def test_layouts_do_the_same_work(tmp_path):
+    c = tmp_path / "o.csv"
+    o = bench(OURO, "--layouts", "engine,2r,1p1d,2h", "--workload", "poisson", "--rate", 200, "--requests", 6, "--in", "20:60",
+              "--out", "3:9", "--repeat", 2, "--csv", c)
+    assert o["outputs_equal"] is True and "on_over_off" not in o
+    assert [(s["layout"], s["processes"], s["threads_of_each"]) for s in o["series"]] == [
+        ("engine", 1, 1), ("2r", 2, 1), ("1p1d", 2, 1), ("2h", 2, 1)]
+    asked = {(r["requests"], r["prompt_tokens"], r["output_tokens"], r["failed_requests"]) for s in o["series"] for r in s["repeats"]}
+    assert len(asked) == 1 and asked.pop()[3] == 0
+    rows = list(csv.DictReader(io.StringIO(c.read_text())))
+    assert [(r["layout"], r["repeat"]) for r in rows] == [(x, str(k)) for k in range(2) for x in ("engine", "2r", "1p1d", "2h")]
+
+
+def test_workers_alone_and_their_table():
+    table, _ = gyre("bench", "engine", OURO, "--prefill", 1, "--decode", 1, "--concurrency", 2, "--requests", 4, "--out", 4,
+                    "--repeat", 1)
+    (line,) = [x for x in table.splitlines() if x.startswith("  1p1d ")]
+    assert line.split()[1:3] == ["2", "x"]
+    assert "layouts, median of 1 in turns" in table and "KV blocks" not in table
+
+
+def test_a_layout_that_cannot_start_is_named():
+    _, err = gyre("bench", "engine", OURO, "--layouts", "engine,1p1d", "--transfer-inflight-bytes", "1K", "--requests", 1, code=2)
+    assert "layout 1p1d: transfer in flight: found 1024 bytes" in err
+
+
 def test_the_synthetic_checkpoint_leaves_nothing_behind():
     before = set(Path("/tmp").glob("gyre-bench-*"))
     bench("--synthetic", "tiny-ouro", "--requests", 1, "--concurrency", 1, "--in", 2, "--out", 2, "--repeat", 1)
+    bench("--synthetic", "tiny-ouro", "--requests", 1, "--concurrency", 1, "--in", 2, "--out", 2, "--repeat", 1, "--layouts", "2h")
     gyre("bench", "engine", "--synthetic", "tiny-ouro", "--in", 4000, code=2)
     assert set(Path("/tmp").glob("gyre-bench-*")) <= before
 
@@ -256,7 +286,7 @@ def test_help_and_manual_agree():
                         for s in ("gyre bench engine", "gyre run", "Options of"))
     assert options <= own | run | common, options - own - run - common
     assert {"synthetic", "workload", "concurrency", "requests", "rate", "users", "turns", "in", "out", "warmup", "repeat",
-            "compare", "json", "csv"} <= own
+            "compare", "layouts", "json", "csv"} <= own
 
 
 MISTAKES = [
@@ -274,6 +304,10 @@ MISTAKES = [
     (["engine", OURO, "--exit", "gate"], 2, "--exit-threshold: not given"),
     (["engine", OURO, "--initial-state", "noise"], 2, "--initial-state: found noise; ouro models have no"),
     (["engine", OURO, "--kv-blocks", "2"], 2, "needs 40 KV blocks at full depth, the pool has 2"),
+    (["engine", OURO, "--layouts", "engine,1p"], 2, "--layouts: found '1p', expected engine, 2r"),
+    (["engine", OURO, "--layouts", "2h", "--hybrid", "2"], 2, "--layouts: found --prefill, --decode or --hybrid too"),
+    (["engine", OURO, "--prefill", "1"], 2, "--prefill: found 1 without --decode"),
+    (["engine", OURO, "--workload", "session", "--compare", "--layouts", "2r"], 2, "--layouts: --compare is about one engine"),
     (["engine", OURO, "--json", "/no/such/dir/x.json", "--requests", "1", "--out", "1", "--repeat", "1"], 1,
      "--json: /no/such/dir/x.json: cannot write"),
 ]

@@ -43,7 +43,7 @@ typedef struct end {
 struct gy_mock_net {
     gy_mock_opts o;
     uint64_t rng, n_made, n_peer;
-    int64_t now;
+    int64_t now, n_kept_out;
     event ev[MAX_EVENT];
     int n_ev;
     end end[MAX_END];
@@ -84,6 +84,10 @@ int64_t gy_mock_net_now(const gy_mock_net *n) {
 
 int gy_mock_net_n_event(const gy_mock_net *n) {
     return n->n_ev;
+}
+
+int64_t gy_mock_net_n_kept_out(const gy_mock_net *n) {
+    return n->n_kept_out;
 }
 
 static double draw(gy_mock_net *n) { /* PCG's multiplier; [0, 1) */
@@ -140,7 +144,11 @@ static void do_note(gy_mock_net *n, const event *e) {
 
 static void do_copy(gy_mock_net *n, const event *e) {
     const end *from = &n->end[e->from], *to = &n->end[e->to];
-    if (from->is_dead || !from->x || !to->mem[e->d.dst_region] || gy_xfer_is_forbidden(to->x, e->epoch)) return;
+    if (from->is_dead || !from->x || !to->mem[e->d.dst_region]) return;
+    if (gy_xfer_is_forbidden(to->x, e->epoch)) {
+        n->n_kept_out++;
+        return;
+    }
     memcpy((char *)to->mem[e->d.dst_region] + e->d.dst_off,
            (const char *)from->x->region[e->d.src_region].mem + e->d.src_off, e->d.bytes);
 }

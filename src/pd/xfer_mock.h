@@ -29,6 +29,7 @@ void gy_mock_net_destroy(gy_mock_net *n); /* accepts NULL; after its ends are cl
 int gy_mock_net_step(gy_mock_net *n);
 int64_t gy_mock_net_now(const gy_mock_net *n);
 int gy_mock_net_n_event(const gy_mock_net *n);
+int64_t gy_mock_net_n_kept_out(const gy_mock_net *n); /* copies that came after their writer was forbidden */
 void gy_mock_net_kill(gy_mock_net *n, gy_xfer *x);
 
 #endif

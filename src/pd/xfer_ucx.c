@@ -397,7 +397,9 @@ static gy_status configure(const gy_xfer_opts *o, ucp_config_t *c, gy_err *err) 
         return gy_err_set(err, GY_E_ARG,
                           "transfer: across hosts the network devices must be named (eth0, mlx5_0:1, ...)");
     GY_TRY(set(c, "NET_DEVICES", o->devices ? o->devices : "all", err));
-    return set(c, "ADAPTIVE_PROGRESS", "n", err); /* ucx_wait says why */
+    GY_TRY(set(c, "ADAPTIVE_PROGRESS", "n", err)); /* ucx_wait says why */
+    /* Else a connection to a host that does not answer is waited for inside of post and import, for minutes. */
+    return o->across_hosts ? set(c, "CONN_NB", "y", err) : GY_OK;
 }
 
 static gy_status open_context(ux *u, const gy_xfer_opts *o, gy_err *err) {

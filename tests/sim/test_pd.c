@@ -1,7 +1,7 @@
 /* Coordinator and workers under everything that may happen at once: messages of each worker come late (never out of
  * order: they cross a stream), the network delays, reorders, loses and repeats, users give up at any moment, deadlines
- * pass, workers die, stand still, and are replaced. Whatever it is: users hear what one engine says, or a true prefix
- * of it and why it ended; nothing is stuck; nothing is left in any book.
+ * pass, workers die, stand still, are cut off and go on, and are replaced. Whatever it is: users hear what one engine
+ * says, or a true prefix of it and why it ended; nothing is stuck; nothing is left in any book.
  *
  * test_pd SEED [COUNT]: those runs alone. The model is as small as models are: what counts is the order of things.
  */
@@ -51,12 +51,13 @@ typedef struct run {
     int n_trouble, still[RIG_MAX]; /* still: ticks for which a worker stands still */
     int reap[RIG_MAX];             /* ticks until a dead worker is reaped, then until the next one is there; 0: lives */
     int is_reaped[RIG_MAX];
+    int is_cut[RIG_MAX]; /* no message reaches it or comes from it; it lives on until the next one is there */
 } run;
 
 /* What must have happened somewhere in all runs together. */
 static struct seen {
-    int64_t crossed, local, retry, swallowed, late, death_p, death_d, still, give_up, give_up_early, deadline, owed,
-        move, est, cached, have_est, have;
+    int64_t crossed, local, retry, swallowed, late, death_p, death_d, still, cut, kept_out, give_up, give_up_early,
+        deadline, owed, move, est, cached, have_est, have;
 } seen;
 
 static const tiny_spec specs[] = {{.family = "ouro",
@@ -158,6 +159,7 @@ static void open_run(const model *m, uint64_t seed) {
     s.mock = (gy_mock_opts){.latency_ns = 1000, .jitter_ns = (int64_t)(seed % 7) * 1000};
     s.mock.p_twice = (double)(seed % 3) * 0.15;
     s.mock.p_lost = (double)(seed % 4) * 0.1;
+    s.mock.n_forbid_again = (int)(seed / 3 % 3);
     s.max_handoff = 1 + (int)(seed / 2 % 4);
     s.limits =
         (gy_xfer_limits){.chunk_bytes = 512 << seed % 4, .inflight_bytes = 8192, .max_desc = 4 + (int)(seed % 13)};
@@ -221,16 +223,25 @@ static void stop_one(int i) {
     r.now += (int64_t)61 * 1000000000;
 }
 
+/* The coordinator loses it, and it goes on with what it has, and writes where it was told to. */
+static void cut_one(int i) {
+    if (r.reap[i] || r.n_trouble == MAX_TROUBLE) return;
+    r.n_trouble++;
+    seen.cut++;
+    r.is_cut[i] = 1;
+    r.reap[i] = 1 + (int)below(100);
+}
+
 /* Dead, then reaped and told, then replaced. What a dead worker had said may still be read, up to some point. */
 static void turn_dead(int i) {
     if (!r.reap[i] || --r.reap[i]) return;
     if (!r.is_reaped[i]) {
         gy_coord_dead(r.c, i, r.now);
         r.is_reaped[i] = 1;
-        r.reap[i] = 1 + (int)below(200);
+        r.reap[i] = 1 + (int)below(r.is_cut[i] ? 2000 : 200);
         return;
     }
-    r.is_reaped[i] = 0;
+    r.is_reaped[i] = r.is_cut[i] = 0;
     rig_worker_close(&r.g.w[i]);
     rig_worker_open(&r.g, i);
 }
@@ -238,7 +249,7 @@ static void turn_dead(int i) {
 static void hear(int i) {
     gy_msg m;
     gy_err err;
-    if (!r.g.w[i].w || r.is_reaped[i] || !rig_said(&r.g, i, &m)) return;
+    if (!r.g.w[i].w || r.is_reaped[i] || r.is_cut[i] || !rig_said(&r.g, i, &m)) return;
     if (gy_coord_message(r.c, i, &m, r.now, &err) < 0) fail(err.msg);
 }
 
@@ -257,7 +268,7 @@ static void turn_worker(int i) {
         gy_worker_xfer_turn(r.g.w[i].w);
         break;
     default:
-        rig_deliver(&r.g, i);
+        if (!r.is_cut[i]) rig_deliver(&r.g, i);
     }
 }
 
@@ -287,6 +298,7 @@ static int tick(void) {
     turn_dead(i);
     if (below(r.net_every) == 0) gy_mock_net_step(r.g.net);
     if (r.seed % 3 == 0 && below(400) == 0) kill_one(i);
+    if (r.seed % 5 == 2 && below(300) == 0) cut_one(i);
     if (r.seed % 11 == 1 && below(400) == 0) stop_one(i);
     gy_status st = turn_coord();
     return st != GY_DONE || !is_quiet();
@@ -328,6 +340,7 @@ static void check_end(void) {
     seen.late += s.n_late;
     seen.owed += s.n_owed;
     seen.move += s.n_move;
+    seen.kept_out += gy_mock_net_n_kept_out(r.g.net);
     seen.est += s.prefix_est_tok;
     seen.cached += s.prefix_tok;
     seen.have_est += s.have_est_tok;
@@ -378,18 +391,19 @@ static void open_model(model *m, const tiny_spec *s) {
 }
 
 static void expect_seen(void) {
-    printf(
-        "crossed %lld local %lld retry %lld swallowed %lld late %lld deaths %lld+%lld still %lld give-ups %lld (%lld "
-        "before the first token) deadlines %lld owed %lld moved %lld "
-        "cached %lld (est. %lld), at D %lld (est. %lld)\n",
-        (long long)seen.crossed, (long long)seen.local, (long long)seen.retry, (long long)seen.swallowed,
-        (long long)seen.late, (long long)seen.death_p, (long long)seen.death_d, (long long)seen.still,
-        (long long)seen.give_up, (long long)seen.give_up_early, (long long)seen.deadline, (long long)seen.owed,
-        (long long)seen.move, (long long)seen.cached, (long long)seen.est, (long long)seen.have,
-        (long long)seen.have_est);
+    printf("crossed %lld local %lld retry %lld swallowed %lld late %lld deaths %lld+%lld still %lld cut off %lld (%lld "
+           "copies kept "
+           "out) give-ups %lld (%lld "
+           "before the first token) deadlines %lld owed %lld moved %lld "
+           "cached %lld (est. %lld), at D %lld (est. %lld)\n",
+           (long long)seen.crossed, (long long)seen.local, (long long)seen.retry, (long long)seen.swallowed,
+           (long long)seen.late, (long long)seen.death_p, (long long)seen.death_d, (long long)seen.still,
+           (long long)seen.cut, (long long)seen.kept_out, (long long)seen.give_up, (long long)seen.give_up_early,
+           (long long)seen.deadline, (long long)seen.owed, (long long)seen.move, (long long)seen.cached,
+           (long long)seen.est, (long long)seen.have, (long long)seen.have_est);
     if (!seen.crossed || !seen.local || !seen.retry || !seen.swallowed || !seen.late || !seen.death_p ||
-        !seen.death_d || !seen.still || !seen.give_up || !seen.give_up_early || !seen.deadline || !seen.owed ||
-        !seen.move || !seen.cached || !seen.est || !seen.have || !seen.have_est) {
+        !seen.death_d || !seen.still || !seen.cut || !seen.kept_out || !seen.give_up || !seen.give_up_early ||
+        !seen.deadline || !seen.owed || !seen.move || !seen.cached || !seen.est || !seen.have || !seen.have_est) {
         fprintf(stderr, "something never happened\n");
         abort();
     }

@@ -191,6 +191,24 @@ def test_run_with_grammars(tmp_path):
     assert re.fullmatch("(ab|c)+d{3}|(ab|c)+d*", want[1]["text"])
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_run_with_deaths(family, tmp_path):
+    """Two deaths cannot use up the three tries of any request: whatever they hit, the whole output is the same."""
+    lines = [{**x, "n": x.get("n", 2)} for x in mixed(family) * (2 if family == "huginn" else 4)]
+    model, path = MODELS / f"{family}-tiny", write_lines(tmp_path / "in.jsonl", lines)
+    want, rnd = run_lines(model, path), random.Random(family)
+    command = [GYRE, "run", str(model), "--input", str(path), "--json", *map(str, LAYOUTS["2P2D"])]
+    for _ in range(2):
+        p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+        first = p.stdout.readline()
+        for kind in ("prefill", "decode"):
+            time.sleep(rnd.random() * 0.05)
+            os.kill(next(c for c in children(p.pid) if role(c) == kind), signal.SIGKILL)
+        out, err = p.communicate(timeout=120)
+        assert p.returncode == 0 and 1 <= err.count(b"it was killed by signal 9") <= 2, err  # or it was ending already
+        assert [timeless(x) for x in (first + out).splitlines()] == want
+
+
 def test_run_streams_and_stops(tmp_path):
     args = ("run", DEMO, "Once upon a time", "--max-tokens", 60)
     want = gyre(*args)[0]

@@ -49,9 +49,17 @@ def role(pid):
 
 
 def segments():
-    """Of shared memory, System V's and POSIX's."""
-    sysv = [line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
-    return sorted(sysv) + sorted(os.listdir("/dev/shm"))
+    """Shared memory that nobody uses, System V's and POSIX's: what other programs work with meanwhile does not count."""
+    rows = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()]
+    shmid, cpid, nattch = (rows[0].index(k) for k in ("shmid", "cpid", "nattch"))
+    left = {r[shmid] for r in rows[1:] if r[nattch] == "0" and state(r[cpid]) in (None, "Z")}
+    files = set(os.listdir("/dev/shm"))
+    for maps in Path("/proc").glob("[0-9]*/maps") if files else ():
+        try:
+            files -= set(re.findall(r"/dev/shm/(\S+)", maps.read_text()))
+        except OSError:
+            pass
+    return left | files
 
 
 def wait_until(what, seconds=20):
@@ -65,7 +73,7 @@ def wait_until(what, seconds=20):
 def nothing_is_left():
     before = segments()
     yield
-    wait_until(lambda: set(segments()) <= set(before))
+    wait_until(lambda: segments() <= before)
 
 
 @pytest.fixture

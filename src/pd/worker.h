@@ -6,7 +6,8 @@
  *
  * P: PREFILL -> an export; each on_planes queues the planes' new tokens, on_hidden the hidden slot; the transfer half
  * cuts ops of what is ready (segs.h), each with a gy_pd_note; the last one says how many there are. PREFILLED when all
- * are done remotely and the export is released. CANCEL: nothing more is posted, ops in flight end, then RELEASED. D:
+ * are done remotely and the export is released (msg.h, gy_msg_sent; the last note has most of it too, and D's ACTIVE
+ * tells it on). CANCEL: nothing more is posted, ops in flight end, then RELEASED. D:
  * RESERVE -> an import (GY_AGAIN: it waits in order of arrival) -> RESERVED with block tables and a hidden slot; notes
  *    are collected per tid (a set: late, repeated, reordered); complete -> the import is submitted, ACTIVE, TOKENs,
  *    FINISHes, RELEASED. CANCEL before it is complete: its pages stay until CANCEL_SAFE. CANCEL after: engine cancel.

@@ -76,6 +76,7 @@ typedef struct slot { /* drawn in xfer_int.h */
     route *l;
     int n_pending; /* requests of UCX that will call back */
     int is_used, is_noted;
+    int is_sending; /* inside of calls of UCX for it, from which callbacks for it may come: it does not end meanwhile */
     gy_status st;
     int32_t at_desc; /* am: the first byte that is not handed to UCX yet */
     size_t at_off;
@@ -202,7 +203,7 @@ static void send_piece(slot *s, piece *p, const void *bytes, size_t n) {
 /* As many as have room; when none is pending afterwards, all are sent or one failed. */
 static void send_pieces(slot *s) {
     const gy_xfer *x = s->ux->x;
-    while (s->at_desc < s->op->n_desc && s->st == GY_OK) {
+    while (s->st == GY_OK && s->at_desc < s->op->n_desc) {
         const gy_xfer_desc *d = &s->op->desc[s->at_desc];
         size_t n = d->bytes - s->at_off < PIECE ? d->bytes - s->at_off : PIECE;
         piece *p = n ? piece_take(s) : NULL;
@@ -220,7 +221,12 @@ static void send_pieces(slot *s) {
 
 /* puts -> flush -> note -> finish; messages -> note -> answer -> finish. Called whenever something of it completed. */
 static void slot_settle(slot *s) {
-    if (s->ux->by_am && s->op && s->st == GY_OK && !s->is_noted) send_pieces(s);
+    if (s->is_sending) return;
+    if (s->ux->by_am && s->op && s->st == GY_OK && !s->is_noted) {
+        s->is_sending = 1;
+        send_pieces(s);
+        s->is_sending = 0;
+    }
     if (s->n_pending) return;
     if (s->st < 0 || !s->op) {
         slot_finish(s);
@@ -263,10 +269,12 @@ static gy_status ucx_post(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err) {
                           .len = (uint32_t)op->n_note};
     if (op->n_note) memcpy(s->note, op->note, op->n_note);
     op->slot = s;
+    s->is_sending = 1;
     if (u->by_am)
         send_pieces(s);
     else
         post_puts(s, op);
+    s->is_sending = 0;
     return GY_OK; /* settled by progress: callbacks may not run in here */
 }
 

@@ -17,9 +17,9 @@ die() {
 # ---- packages --------------------------------------------------------------------------------------------------------
 
 pkgs_build='gcc libc6-dev cmake ninja-build libjansson-dev libpcre2-dev libutf8proc-dev libevent-dev libssl-dev libcurl4-openssl-dev libedit-dev libucx-dev'
-pkgs_test="$pkgs_build libcmocka-dev clang clang-format clang-tidy libclang-rt-dev shellcheck"
+pkgs_test="$pkgs_build libcmocka-dev clang clang-format clang-tidy libclang-rt-dev shellcheck etcd-server"
 pkgs_fuzz="$pkgs_build libcmocka-dev clang libclang-rt-dev"
-pkgs_python='python3 python3-venv openssl curl nghttp2-client wrk apache2-utils'
+pkgs_python='python3 python3-venv openssl curl nghttp2-client wrk apache2-utils iproute2'
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 

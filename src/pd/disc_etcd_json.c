@@ -124,8 +124,10 @@ static uint64_t hash_of(const char *s, size_t n) {
     return h;
 }
 
+/* from is valid UTF-8, and so is what is left of it. */
 static void copy_cut(char *to, size_t cap, const char *from) {
     size_t n = strnlen(from, cap - 1);
+    n -= (size_t)gy_utf8_incomplete_tail(from, n);
     memcpy(to, from, n);
     to[n] = '\0';
 }
@@ -228,8 +230,10 @@ gy_status gy_etcd_list_read(const char *text, size_t n, const char *prefix, gy_e
 static gy_status read_stream_error(const gy_jv *root, gy_err *err) {
     const gy_jv *e = gy_jv_get(root, "error");
     const char *text = gy_jv_str(gy_jv_get(e, "message"), NULL);
+    char said[256];
     if (!text) text = gy_jv_str(e, NULL);
-    return gy_err_set(err, GY_E_FORMAT, "%.200s", text ? text : "not what etcd says: expected a result");
+    copy_cut(said, sizeof said, text && *text ? text : "not what etcd says: expected a result");
+    return gy_err_set(err, GY_E_FORMAT, "%s", said);
 }
 
 static gy_status read_events(const gy_jv *result, const char *prefix, gy_etcd_key_fn *fn, void *user, gy_err *err) {

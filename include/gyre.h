@@ -418,6 +418,7 @@ typedef struct gyre_worker_stats {                  /* all 0 without workers */
     int64_t n_overlap;                          /* and pieces */
     int64_t used_blocks;                        /* of the core's: promised to requests; 0 when none is left */
     char lane[48];                              /* what KV travels over, as UCX names it; "": not known yet */
+    int32_t n_decoder;                          /* ready ones that decode; 0: requests wait */
 } gyre_worker_stats;
 
 enum { GYRE_STAT_DEPTHS = 64 };

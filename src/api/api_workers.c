@@ -179,6 +179,7 @@ static void add_engine(gy_engine_stats *e, const gy_msg_stats *s) {
 static void add_worker(gyre_worker_stats *w, const gy_host_worker *s) {
     w->n_worker += s->state != GY_HOST_EMPTY;
     w->n_ready += s->state == GY_HOST_RUNNING;
+    w->n_decoder += s->state == GY_HOST_RUNNING && (s->role & GY_PD_DECODE);
     w->n_death += s->n_death;
     w->xfer_inflight_bytes += s->stats.xfer_inflight;
     w->xfer_failed += s->stats.xfer_failed;

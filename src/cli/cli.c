@@ -14,6 +14,7 @@ static void put_overview(gy_str *s) {
     gy_str_puts(s, "usage: gyre COMMAND [arguments]\n\n"
                    "Runs looped language models (Ouro, Huginn, Nanbeige4.2) from Hugging Face folders.\n\n");
     for (size_t i = 0; i < gy_n_cmds; i++) gy_str_printf(s, "  %-10s %s\n", gy_cmds[i].name, gy_cmds[i].summary);
+    gy_str_printf(s, "  %-10s %s\n", gy_cmd_worker.name, gy_cmd_worker.summary);
     gy_str_puts(s, "\n  gyre help COMMAND, gyre COMMAND --help   options of a command\n"
                    "  gyre --version                           the version\n\n"
                    "Exit codes: 0 done, 1 failed, 2 what was asked for is wrong or impossible.\n");
@@ -124,6 +125,7 @@ static int dispatch(int argc, char **argv, gy_arena *arena) {
     if (is_any(name, "help", "--help") || !strcmp(name, "-h")) {
         const gy_cmd *c = argc > 2 ? gy_cmd_find(argv[2]) : NULL;
         if (is_bench_serve(argc - 2, argv + 2)) c = &gy_cmd_bench_serve;
+        if (argc > 2 && !strcmp(argv[2], gy_cmd_worker.name)) c = &gy_cmd_worker;
         return argc > 2 && !c ? unknown_command(argv[2]) : print_help(c);
     }
     if (is_any(name, "--version", "version")) {

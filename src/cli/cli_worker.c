@@ -312,15 +312,20 @@ static void on_late(int signo) {
     _exit(GY_CLI_OK);
 }
 
-/* Peers may be unreachable: nobody waits for long until the transfer has said goodbye to them. */
-static void limit_end(void) {
+/* The coordinator need not wait for the rest: nobody is listening any more when it hears of the end. Peers may be
+ * unreachable: it does not take long until the transfer has let go of them. */
+static void say_goodbye(process *p) {
     struct sigaction late = {.sa_handler = on_late};
+    gy_door_close(p->door);
+    gy_chan_destroy(p->chan);
+    p->door = NULL;
+    p->chan = NULL;
     sigaction(SIGALRM, &late, NULL);
     alarm(EXIT_S);
 }
 
 static int end(process *p, int rc) {
-    if (p->door) limit_end();
+    if (p->door) say_goodbye(p);
     stop_xfer(p);
     gy_worker_close(p->w);
     gy_grammar_cache_destroy(p->grammars);

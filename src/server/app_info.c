@@ -34,10 +34,21 @@ void gy_app_root(gy_app *a, gy_http_req *r, const gy_app_call *c) {
     gy_app_answer(a, r, c, "text/plain; charset=utf-8", out);
 }
 
+/* Requests are still let in, and wait; whoever can should send them elsewhere. */
+static int nobody_decodes(const gy_app *a, gy_oai_error *e) {
+    const gyre_options *o = &a->o.engine;
+    gyre_stats s;
+    if (!o->peers && !o->etcd && !o->prefill && !o->decode && !o->hybrid) return 0;
+    gyre_get_stats(a->g, &s, sizeof s);
+    if (s.worker.n_decoder) return 0;
+    gy_oai_error_set(e, GY_OAI_E_LOADING, NULL, "no worker that decodes is ready; requests wait");
+    return 1;
+}
+
 void gy_app_health(gy_app *a, gy_http_req *r, const gy_app_call *c) {
     gy_oai_error e;
     if (a->is_serving) gy_app_check_lost(a);
-    if (!gy_app_is_ready(a, &e)) {
+    if (!gy_app_is_ready(a, &e) || nobody_decodes(a, &e)) {
         gy_app_refuse(a, r, c, &e, NULL);
         return;
     }

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from program import GYRE, MODELS, OURO, gyre, write_lines
+from program import GYRE, MODELS, OURO, ROOT, gyre, write_lines
 from test_pd import Load, Pd, children, mixed, run_lines, state, wait_until
 
 POOL = ("--kv-blocks", 600, "--max-len", 512, "--threads", 1)
@@ -245,6 +245,14 @@ def test_options_of_a_coordinator(town, tmp_path):
     assert re.search(r"bad: line 2: .*10\.0\.0\.1", refused(*run, "--peers", bad, "--secret-file", town.secret))
     assert "none is ready that computes prompts or decodes (0 listed" in refused(
         *run, *town.options, "--worker-start-timeout", 0.2, code=1)
+
+
+def test_help_and_manual_agree():
+    text = gyre("help", "worker")[0]
+    assert text == gyre("worker", "--help")[0] and "on-listener" not in text
+    manual = (ROOT / "docs/gyre.1").read_text().replace("\\-", "-")
+    own, common = (re.search(rf'^\.SS "{s}.*?(?=^\.S[SH])', manual, re.M | re.S).group(0) for s in ["gyre worker", "Options of"])
+    assert set(re.findall(r"^  --([a-z0-9-]+)", text, re.M)) <= set(re.findall(r"--([a-z0-9-]+)", own + common))
 
 
 def test_options_of_a_worker(town, tmp_path):

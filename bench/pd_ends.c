@@ -10,9 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { DEADLINE_S = 60 };
@@ -153,9 +155,10 @@ static void progress(pd_end *e) {
 
 static _Noreturn void run_receiver(pd_ends *p) {
     pd_end e = {.bytes = p->o.dst_bytes, .limits = p->o.limits[0], .is_sleepy = 1};
-    struct pollfd fd[PD_MAX_SENDER];
+    struct pollfd fd[PD_MAX_SENDER] = {{0}};
     int n_open = p->o.n_sender;
     gy_err err = {0};
+    GY_CHECK(n_open > 0);
     report r = {.status = open_end(&e, p->o.across_hosts, 1000, &err)};
     if (r.status >= 0) r.status = gy_xfer_export(e.x, p->blob, sizeof p->blob, &p->n_blob, &err);
     snprintf(r.why, sizeof r.why, "%s", err.msg);
@@ -182,9 +185,13 @@ static gy_status open_sender(pd_end *e, const pd_ends *p, int i, gy_err *err) {
     GY_TRY(open_end(e, p->o.across_hosts, (uint64_t)i + 1, err));
     fill(e->mem, e->bytes);
     for (int k = 0; k < 2 && e->copy_bytes; k++) {
-        e->copy[k] = gy_mem_map_pages(GY_MEM_PD, e->copy_bytes);
-        if (!e->copy[k]) return gy_err_set(err, GY_E_NOMEM, "no memory for two times %zu bytes", e->copy_bytes);
-        memset(e->copy[k], 1, e->copy_bytes);
+        e->plain[k] = gy_mem_map_pages(GY_MEM_PD, e->copy_bytes);
+        e->huge[k] = gy_mem_map_pages(GY_MEM_PD, e->copy_bytes); /* which asks for huge pages */
+        if (!e->plain[k] || !e->huge[k])
+            return gy_err_set(err, GY_E_NOMEM, "no memory for four times %zu bytes", e->copy_bytes);
+        madvise(e->plain[k], e->copy_bytes, MADV_NOHUGEPAGE);
+        memset(e->plain[k], 1, e->copy_bytes);
+        memset(e->huge[k], 1, e->copy_bytes);
     }
     return gy_xfer_import(e->x, p->blob, p->n_blob, err, &e->peer);
 }
@@ -393,6 +400,12 @@ gy_status pd_ends_do(pd_ends *p, int sender, pd_job job, const void *arg, size_t
         return gy_err_set(err, GY_E_PEER, "a sender is gone");
     *n_ns = r.n_ns;
     return GY_OK;
+}
+
+int64_t pd_cpu_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 static int by_value(const void *a, const void *b) {

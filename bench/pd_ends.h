@@ -16,7 +16,8 @@ typedef struct pd_end { /* in a child */
     gy_xfer_peer *peer;      /* of a sender */
     unsigned char *mem;      /* region 0 */
     size_t bytes, dst_bytes; /* of it; of the receiver's */
-    unsigned char *copy[2];  /* of a sender: two plain mappings of copy_bytes, for memcpy */
+    /* Of a sender, copy_bytes each, for memcpy: two mappings of 4 KiB pages, as shared memory has, two of huge ones. */
+    unsigned char *plain[2], *huge[2];
     size_t copy_bytes;
     gy_xfer_limits limits;
     int fd;     /* to the other end, as a child has it */
@@ -54,6 +55,9 @@ gy_status pd_forget(pd_end *e, gy_err *err); /* the receiver's memory is zeroed;
 gy_status pd_check(pd_end *e, size_t bytes, gy_err *err); /* its first bytes are the sender's */
 gy_status pd_set_sleepy(pd_end *e, int is_sleepy, gy_err *err);
 gy_status pd_last_note(pd_end *e, gy_err *err, int64_t *at_ns, uint64_t *n_note);
+
+/* Processor time of this thread: of what a sender does by stores alone, what a busy machine does not stretch. */
+int64_t pd_cpu_ns(void);
 
 /* Of n times, which are sorted by it; q in 0..1. */
 double pd_quantile_us(int64_t *ns, int32_t n, double q);

@@ -22,30 +22,42 @@ typedef struct put_job {
     int32_t batch, rounds, with_copy;
 } put_job;
 
-static void copy(pd_end *e, size_t at, size_t bytes, int32_t n) {
+static void copy(unsigned char *const mem[2], size_t at, size_t bytes, int32_t n) {
     for (int32_t i = 0; i < n; i++, at += bytes) {
-        memcpy(e->copy[1] + at, e->copy[0] + at, bytes);
-        __asm__ volatile("" : : "r"(e->copy[1]) : "memory"); /* somebody reads it */
+        memcpy(mem[1] + at, mem[0] + at, bytes);
+        __asm__ volatile("" : : "r"(mem[1]) : "memory"); /* somebody reads it */
     }
 }
 
-/* ns: batch of puts, batch of copies, puts, copies, ...; without copies only puts. */
+/* Of a turn: a batch of puts, of copies in plain pages, of copies in huge ones, by the clock and by the processor. */
+enum { STEPS = 3, WIDTH = 2 * STEPS };
+
+static gy_status turn(pd_end *e, const put_job *j, size_t at, gy_err *err, int64_t ns[WIDTH]) {
+    int64_t t[STEPS + 1], c[STEPS + 1];
+    for (int k = 0; k <= STEPS; k++) {
+        if (k == 1) GY_TRY(pd_stream(e, at, j->bytes, j->batch, err));
+        if (k == 2 && j->with_copy) copy(e->plain, at, j->bytes, j->batch);
+        if (k == 3 && j->with_copy) copy(e->huge, at, j->bytes, j->batch);
+        t[k] = gy_clock_ns();
+        c[k] = pd_cpu_ns();
+    }
+    for (int k = 0; k < STEPS; k++) {
+        ns[k] = t[k + 1] - t[k];
+        ns[STEPS + k] = c[k + 1] - c[k];
+    }
+    return GY_OK;
+}
+
 static gy_status time_puts(pd_end *e, const void *arg, int64_t *ns, int32_t *n_ns, gy_err *err) {
     const put_job *j = arg;
     const size_t all = j->bytes * (size_t)j->batch;
     size_t at = 0;
     GY_TRY(pd_forget(e, err));
-    for (int32_t i = -1; i < j->rounds; i++) { /* the first one is not counted: it finds cold tables */
-        int64_t t = gy_clock_ns();
-        GY_TRY(pd_stream(e, at, j->bytes, j->batch, err));
-        int64_t middle = gy_clock_ns();
-        if (j->with_copy) copy(e, at, j->bytes, j->batch);
-        int64_t end = gy_clock_ns();
+    for (int32_t i = -1; i < j->rounds; i++) { /* the first one is written over: it finds cold tables */
+        GY_TRY(turn(e, j, at, err, ns + (i < 0 ? 0 : i) * WIDTH));
         at = at + 2 * all <= e->bytes ? at + all : 0;
-        if (i < 0) continue;
-        ns[(*n_ns)++] = middle - t;
-        if (j->with_copy) ns[(*n_ns)++] = end - middle;
     }
+    *n_ns = j->rounds * WIDTH;
     return pd_check(e, all, err);
 }
 
@@ -119,55 +131,70 @@ static double gbs(size_t bytes, double us) {
     return (double)bytes * 1e-3 / us;
 }
 
-/* Of pairs (a, b): b / a, the middle one. Leaves the times as they are. */
-static double median_ratio(const int64_t *ns, int32_t n_pair) {
-    static int64_t r[PD_MAX_NS];
-    for (int32_t i = 0; i < n_pair; i++) r[i] = (int64_t)(1e9 * (double)ns[2 * i + 1] / (double)ns[2 * i]);
-    return pd_quantile_us(r, n_pair, 0.5) * 1e-6;
+/* Of n groups of `width` times: the k-th of each. */
+static void column(const int64_t *ns, int32_t n, int32_t width, int32_t k, int64_t *out) {
+    for (int32_t i = 0; i < n; i++) out[i] = ns[i * width + k];
 }
 
-static void split(const int64_t *ns, int32_t n_pair, int64_t *a, int64_t *b) {
-    for (int32_t i = 0; i < n_pair; i++) {
-        a[i] = ns[2 * i];
-        b[i] = ns[2 * i + 1];
-    }
+/* Processor time of the k-th step over that of the puts: the middle one. */
+static double median_share(const int64_t *ns, int32_t n, int32_t k) {
+    static int64_t r[PD_MAX_NS];
+    for (int32_t i = 0; i < n; i++)
+        r[i] = (int64_t)(1e9 * (double)ns[i * WIDTH + STEPS + k] / (double)ns[i * WIDTH + STEPS]);
+    return pd_quantile_us(r, n, 0.5) * 1e-6;
 }
 
 typedef struct lanes {
     pd_ends *shm, *tcp;
 } lanes;
 
-static gy_status one_size(const pd_bench *b, const lanes *l, size_t bytes, gy_err *err) {
-    static int64_t ns[PD_MAX_NS], put[PD_MAX_NS], copied[PD_MAX_NS];
+typedef struct figures { /* GB/s: puts, memcpy in plain pages, in huge ones, puts over tcp */
+    double median[4], best[4], share[2];
+} figures;
+
+static gy_status measure(const lanes *l, size_t bytes, gy_err *err, figures *f) {
+    static int64_t ns[PD_MAX_NS], x[PD_MAX_NS];
     const int32_t batch = bytes < BATCH ? (int32_t)(BATCH / bytes) : 1;
     const size_t all = bytes * (size_t)batch;
     put_job j = {.bytes = bytes, .batch = batch, .rounds = rounds_of(all, (size_t)3 << 30, 100), .with_copy = 1};
     int32_t n;
     GY_TRY(pd_ends_do(l->shm, 0, time_puts, &j, sizeof j, err, ns, &n));
-    double ratio = median_ratio(ns, n / 2);
-    split(ns, n / 2, put, copied);
-    double put_us = pd_quantile_us(put, n / 2, 0.5), copy_us = pd_quantile_us(copied, n / 2, 0.5);
-    double best = gbs(all, (double)put[0] * 1e-3), best_copy = gbs(all, (double)copied[0] * 1e-3);
+    for (int32_t k = 0; k < STEPS; k++) {
+        column(ns, n / WIDTH, WIDTH, k, x);
+        f->median[k] = gbs(all, pd_quantile_us(x, n / WIDTH, 0.5));
+        f->best[k] = gbs(all, (double)x[0] * 1e-3);
+    }
+    for (int32_t k = 0; k < 2; k++) f->share[k] = median_share(ns, n / WIDTH, k + 1);
     j = (put_job){.bytes = bytes, .batch = batch, .rounds = rounds_of(all, (size_t)1 << 29, 100)};
     GY_TRY(pd_ends_do(l->tcp, 0, time_puts, &j, sizeof j, err, ns, &n));
-    double tcp_us = pd_quantile_us(ns, n, 0.5);
+    column(ns, n / WIDTH, WIDTH, 0, x);
+    f->median[3] = gbs(all, pd_quantile_us(x, n / WIDTH, 0.5));
+    f->best[3] = gbs(all, (double)x[0] * 1e-3);
+    return GY_OK;
+}
+
+static gy_status one_size(const pd_bench *b, const lanes *l, size_t bytes, gy_err *err) {
+    figures f;
+    GY_TRY(measure(l, bytes, err, &f));
     if (b->json)
         printf("{\"what\":\"pd_put\",\"bytes\":%zu,\"shm_gbs\":%.3f,\"memcpy_gbs\":%.3f,\"share\":%.4f,"
-               "\"shm_best_gbs\":%.3f,\"memcpy_best_gbs\":%.3f,\"tcp_gbs\":%.3f}\n",
-               bytes, gbs(all, put_us), gbs(all, copy_us), ratio, best, best_copy, gbs(all, tcp_us));
+               "\"memcpy_huge_gbs\":%.3f,\"share_huge\":%.4f,\"tcp_gbs\":%.3f,\"shm_best_gbs\":%.3f,"
+               "\"memcpy_best_gbs\":%.3f,\"memcpy_huge_best_gbs\":%.3f}\n",
+               bytes, f.median[0], f.median[1], f.share[0], f.median[2], f.share[1], f.median[3], f.best[0], f.best[1],
+               f.best[2]);
     else
-        printf("  %8zu KiB %10.2f %10.2f %9.1f %% %10.2f %10.2f %10.2f\n", bytes >> 10, gbs(all, put_us),
-               gbs(all, copy_us), 100 * ratio, best, best_copy, gbs(all, tcp_us));
-    fflush(stdout);
+        printf("  %8zu KiB %9.2f %9.2f %8.1f %% %9.2f %8.1f %% %9.2f    %6.2f %6.2f %6.2f\n", bytes >> 10, f.median[0],
+               f.median[1], 100 * f.share[0], f.median[2], 100 * f.share[1], f.median[3], f.best[0], f.best[1],
+               f.best[2]);
     return GY_OK;
 }
 
 static gy_status sizes(const pd_bench *b, const lanes *l, gy_err *err) {
     if (!b->json)
-        printf("\nputs of a size, GB/s (16 MiB or one put, then memcpy of as much, in turns; medians; share: median of "
-               "pairs)\n  %12s %10s %10s %11s %10s "
-               "%10s %10s\n",
-               "size", "shm", "memcpy", "share", "best shm", "best copy", "tcp (lo)");
+        printf("\nputs of a size, GB/s: 16 MiB of them (or one), then memcpy of as much, in turns; medians; shares: "
+               "processor time\n  %12s %9s %9s %10s %9s %10s %9s    %s\n  %12s %9s %9s %10s %9s %10s %9s    %s\n",
+               "size", "shm", "memcpy", "share", "memcpy", "share", "tcp (lo)", "best of", "", "", "4K pages", "",
+               "huge", "", "", "shm, memcpy, huge");
     for (int i = 0; i < N_SIZE; i++) GY_TRY(one_size(b, l, SIZES[i], err));
     return GY_OK;
 }
@@ -217,7 +244,8 @@ static gy_status latency(const pd_bench *b, pd_ends *p, const char *name, int sl
     latency_job j = {.rounds = N_LATENCY, .sleepy = sleepy};
     int32_t n;
     GY_TRY(pd_ends_do(p, 0, time_latency, &j, sizeof j, err, ns, &n));
-    split(ns, n / 2, done, note);
+    column(ns, n / 2, 2, 0, done);
+    column(ns, n / 2, 2, 1, note);
     double d50 = pd_quantile_us(done, n / 2, 0.5), d99 = pd_quantile_us(done, n / 2, 0.99);
     double n50 = pd_quantile_us(note, n / 2, 0.5), n99 = pd_quantile_us(note, n / 2, 0.99);
     if (b->json)

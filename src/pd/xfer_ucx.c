@@ -399,7 +399,9 @@ static int is_tcp_only(const gy_xfer_opts *o) {
 }
 
 static gy_status configure(const gy_xfer_opts *o, ucp_config_t *c, gy_err *err) {
-    const char *tls = o->tls ? o->tls : o->across_hosts ? "tcp,self" : "sysv,posix,self";
+    /* Without posix: its files have a name in /dev/shm until they are filled, and whoever is killed while it starts
+     * leaves megabytes there for good. */
+    const char *tls = o->tls ? o->tls : o->across_hosts ? "tcp,self" : "sysv,self";
     GY_TRY(set(c, "TLS", tls, err));
     if (o->across_hosts && !o->devices)
         return gy_err_set(err, GY_E_ARG,

@@ -544,6 +544,7 @@ fail:
 void gy_worker_close(gy_worker *w) {
     if (!w) return;
     gy_engine_close(w->e);
+    for (gy_peer *p = w->peers; p; p = p->next) p->x = NULL; /* dropped by this, and not mended */
     gy_xfer_close(w->x);
     for (gy_part *t = w->first, *next; t; t = next) {
         next = t->next;

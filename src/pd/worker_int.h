@@ -34,6 +34,9 @@ enum {
     GY_WORKER_MIN_SHARE =
         1024, /* before the prompt is done an op has at least this share of its bytes: ops are counted */
     GY_WORKER_MAX_PEERS = 256,
+    GY_WORKER_PATIENCE_MS = 20000, /* 256 MiB take as long at 13 MB/s */
+    GY_WORKER_MEND_MS = 1000,      /* from one try to the next */
+    GY_WORKER_FENCE_MS = 5000,
     GY_REGION_HIDDEN = GY_KV_GROUPS, /* behind the arenas */
     GY_WORKER_REGIONS
 };
@@ -75,14 +78,22 @@ typedef struct gy_peer { /* a worker that this one writes to; engine half */
     gy_err err;
     size_t region_bytes[GY_WORKER_REGIONS];
     char lanes[64];
-    gy_xfer_peer *x; /* transfer half, always */
+    /* Transfer half, always: */
+    gy_xfer_peer *x;
+    int is_broken; /* the connection is lost: a new one is made, and the parts that lost an op stay until it is fenced
+                    */
+    int32_t n_flight;
+    int64_t heard_ns, mend_ns; /* of an op that ended, or the first of some; when to try again */
+    struct gy_out_op *fence;   /* under way on the new connection */
+    struct gy_peer *next_broken;
 } gy_peer;
 
 typedef struct gy_out_op { /* transfer half */
     gy_xfer_op op;
     gy_xfer_desc *desc; /* [limits.max_desc] */
     gy_pd_note note;
-    gy_part *part;
+    gy_part *part;   /* NULL: a fence, of */
+    gy_peer *mended; /* NULL: nobody waits for it any more */
     int64_t busy_ns; /* of gy_busy when it was posted */
     struct gy_out_op *next;
 } gy_out_op;
@@ -106,8 +117,9 @@ typedef struct gy_push { /* what P sends */
     gy_seg_cursor cursor;
     int has_batch, is_last, is_cut; /* is_last: the batch is all that is left; is_cut: its last op is made */
     size_t min_bytes;
-    gy_out_op *held; /* made, and there was no budget */
+    gy_out_op *held; /* made, and there was no budget, or no connection */
     int32_t n_flight;
+    int has_lost; /* an op, that may still arrive */
     uint32_t seq;
     int64_t bytes, n_desc; /* of all ops that were made */
     gy_err err;            /* status < 0: it failed */
@@ -205,6 +217,8 @@ struct gy_worker {
     gy_part **live; /* [2 * max_handoff] by slot */
     gy_rec gone;    /* while has_gone: what the records behind it wait for */
     int has_gone, told_unsafe;
+    gy_peer *broken;
+    int64_t patience_ns; /* without an op that ends, before a connection counts as lost */
     int32_t turn_at;
     gy_out_op *ops, *free_ops; /* [GY_WORKER_OPS] */
     gy_xfer_desc *descs;
@@ -250,6 +264,12 @@ void gy_push_fail(gy_part *t, gy_status st, const char *what);
 int gy_push_all(gy_worker *w);
 int gy_push_give_back(gy_worker *w); /* those that are over */
 void gy_push_done(gy_worker *w, gy_xfer_op *op, gy_status st);
+
+/* worker_mend.c: transfer half of P */
+void gy_peer_broke(gy_worker *w, gy_peer *p);
+void gy_peer_forget(gy_worker *w, gy_peer *p); /* it is gone: nothing is mended */
+void gy_peer_fenced(gy_worker *w, gy_peer *p, gy_status st);
+int gy_peer_mend(gy_worker *w); /* what is lost; how many things happened */
 
 /* worker_xfer.c */
 gy_status gy_worker_open_xfer(gy_worker *w, gy_err *err);

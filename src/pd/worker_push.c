@@ -186,7 +186,7 @@ static void count_posted(gy_worker *w, gy_push *p, gy_out_op *o) {
 static int post_one(gy_worker *w, gy_part *t) {
     gy_push *p = &t->push;
     gy_err err = {0};
-    if (p->err.status < 0 || atomic_load(&p->stop)) return 0;
+    if (p->err.status < 0 || atomic_load(&p->stop) || p->peer->is_broken) return 0;
     gy_out_op *o = p->held ? p->held : cut(w, t);
     if (!o) return 0;
     p->held = NULL;
@@ -195,12 +195,18 @@ static int post_one(gy_worker *w, gy_part *t) {
         p->held = o;
         return -1;
     }
+    if (st == GY_E_PEER) gy_peer_broke(w, p->peer);
+    if (p->peer->is_broken) {
+        p->held = o;
+        return 0;
+    }
     if (st < 0) {
         put_op(w, o);
         gy_push_fail(t, st, err.msg);
         return 0;
     }
     p->n_flight++;
+    if (!p->peer->n_flight++) p->peer->heard_ns = o->op.post_ns;
     count_posted(w, p, o);
     return 1;
 }
@@ -214,10 +220,19 @@ void gy_push_fail(gy_part *t, gy_status st, const char *what) {
 void gy_push_done(gy_worker *w, gy_xfer_op *op, gy_status st) {
     gy_out_op *o = op->user;
     gy_part *t = o->part;
+    if (!t) {
+        if (o->mended) gy_peer_fenced(w, o->mended, st);
+        put_op(w, o);
+        return;
+    }
     gy_push *p = &t->push;
     p->n_flight--;
+    p->peer->n_flight--;
+    p->peer->heard_ns = op->done_ns;
     if (st < 0) {
+        p->has_lost = 1;
         gy_push_fail(t, st, "lost");
+        gy_peer_broke(w, p->peer);
     } else {
         int64_t overlap = gy_busy_at(&w->busy, op->done_ns) - o->busy_ns;
         p->sum.bytes += (int64_t)op->bytes;
@@ -237,6 +252,7 @@ void gy_push_done(gy_worker *w, gy_xfer_op *op, gy_status st) {
 
 static int is_over(gy_worker *w, gy_push *p) {
     int stops = p->err.status < 0 || atomic_load(&p->stop);
+    if (p->has_lost && p->peer->is_broken) return 0; /* what it lost may still be written */
     if (stops && p->held) {
         put_op(w, p->held);
         p->held = NULL;

@@ -26,6 +26,7 @@ static void connect_peer(gy_worker *w, gy_peer *p) {
 static void drop_peer(gy_worker *w, gy_peer *p) {
     for (int32_t i = w->max_handoff; i < 2 * w->max_handoff; i++)
         if (w->live[i] && w->live[i]->push.peer == p) gy_push_fail(w->live[i], GY_E_PEER, "it is gone");
+    gy_peer_forget(w, p);
     gy_xfer_peer_drop(p->x);
     p->x = NULL;
 }
@@ -187,16 +188,17 @@ int gy_worker_xfer_turn(gy_worker *w) {
     int n = take_all(w);
     n += gy_xfer_poll(w->x);
     n += hear_all(w);
+    n += gy_peer_mend(w);
     n += gy_push_all(w);
     if (n) publish(w); /* before the engine half hears that all is over, and tells so */
     return n + gy_push_give_back(w);
 }
 
 /* A wake may have been used up by poll after the queue was empty: what it was for lies in the queue. Nobody rings when
- * a writer can be kept out. */
+ * a writer can be kept out, or when it is time to connect again. */
 void gy_worker_xfer_wait(gy_worker *w, int timeout_ms) {
-    if (w->has_gone)
-        gy_xfer_wait(w->x, 1);
+    if (w->has_gone || w->broken)
+        gy_xfer_wait(w->x, w->has_gone ? 1 : 10);
     else if (!gy_queue_len(w->to_xfer))
         gy_xfer_wait(w->x, timeout_ms);
 }
@@ -211,5 +213,6 @@ gy_status gy_worker_open_xfer(gy_worker *w, gy_err *err) {
     o.user = w;
     o.on_done = on_done;
     o.on_note = on_note;
+    w->patience_ns = (int64_t)GY_WORKER_PATIENCE_MS * 1000000;
     return gy_xfer_open(&o, err, &w->x);
 }

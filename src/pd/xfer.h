@@ -19,6 +19,10 @@
  * ops fail (on_done with GY_E_PEER, once each), after which no byte of this process is read for it any more; bytes may
  * be half written on the other side. A region may be freed when every process that has imported it is reaped or has
  * dropped it.
+ *
+ * A connection between hosts may be lost while both ends live. What it had under way may still arrive, after the drop
+ * and at any time (the kernel of a host has it). It is fenced by a later import of the same region by the same gy_xfer:
+ * once an op of the newer connection is done, be it one of nothing, nothing of the older ones is written any more.
  */
 #ifndef GY_PD_XFER_H
 #define GY_PD_XFER_H

@@ -8,7 +8,7 @@
 
 enum { MAX_EVENT = 4096, MAX_END = 64, MAX_INBOX = 512 };
 
-typedef enum event_kind { COPY, DONE, NOTE } event_kind;
+typedef enum event_kind { COPY, DONE, NOTE, LOST } event_kind;
 
 typedef struct event {
     int64_t at;
@@ -37,13 +37,15 @@ typedef struct end {
     int n_inbox;
     gy_xfer_op *finished[GY_XFER_MAX_OPS];
     int n_finished;
-    int n_again; /* that the forbid being asked for has heard */
+    int n_again;             /* that the forbid being asked for has heard */
+    uint64_t fence[MAX_END]; /* by writer: the newest connection of which an op was done */
 } end;
 
 struct gy_mock_net {
     gy_mock_opts o;
     uint64_t rng, n_made, n_peer;
     int64_t now, n_kept_out;
+    int is_parted;
     event ev[MAX_EVENT];
     int n_ev;
     end end[MAX_END];
@@ -61,6 +63,7 @@ static const char MAGIC[8] = "gymock1";
 typedef struct link { /* a peer's priv */
     uint64_t id;
     int32_t to;
+    int is_broken;
 } link;
 
 /* ---- the net ----------------------------------------------------------------------------------------------------- */
@@ -111,6 +114,23 @@ static int32_t end_of(const gy_mock_net *n, const gy_xfer *x) {
     return -1;
 }
 
+void gy_mock_net_part(gy_mock_net *n, int is_parted) {
+    n->is_parted = is_parted;
+}
+
+void gy_mock_net_break(gy_mock_net *n, gy_xfer *x) {
+    int k = 0;
+    for (gy_xfer_peer *p = x->peers; p; p = p->next) {
+        link *l = p->priv;
+        l->is_broken = 1;
+        for (int i = 0; i < n->n_ev; i++)
+            if (n->ev[i].peer_id == l->id && n->ev[i].kind == DONE) n->ev[i].kind = LOST;
+    }
+    for (int i = 0; i < n->n_ev; i++)
+        if (n->ev[i].kind != LOST) n->ev[k++] = n->ev[i];
+    n->n_ev = k;
+}
+
 void gy_mock_net_kill(gy_mock_net *n, gy_xfer *x) {
     int32_t i = end_of(n, x);
     GY_CHECK(i >= 0);
@@ -145,7 +165,7 @@ static void do_note(gy_mock_net *n, const event *e) {
 static void do_copy(gy_mock_net *n, const event *e) {
     const end *from = &n->end[e->from], *to = &n->end[e->to];
     if (from->is_dead || !from->x || !to->mem[e->d.dst_region]) return;
-    if (gy_xfer_is_forbidden(to->x, e->epoch)) {
+    if (gy_xfer_is_forbidden(to->x, e->epoch) || e->peer_id < to->fence[e->from]) {
         n->n_kept_out++;
         return;
     }
@@ -157,6 +177,8 @@ static void do_copy(gy_mock_net *n, const event *e) {
 static void do_done(gy_mock_net *n, const event *e) {
     end *from = &n->end[e->from];
     event note = *e;
+    uint64_t *fence = &n->end[e->to].fence[e->from];
+    if (*fence < e->peer_id) *fence = e->peer_id;
     from->finished[from->n_finished++] = e->op;
     if (!e->n_note) return;
     note.kind = NOTE;
@@ -230,6 +252,7 @@ static gy_status mock_import(gy_xfer_peer *p, const void *bytes, size_t len, gy_
     if (len != sizeof b || memcmp(bytes, MAGIC, sizeof MAGIC) != 0)
         return gy_err_set(err, GY_E_FORMAT, "transfer: %zu bytes are no address of this transport (mock)", len);
     memcpy(&b, bytes, sizeof b);
+    if (n->is_parted) return gy_err_set(err, GY_E_PEER, "transfer: no way to this peer");
     link *l = gy_mem_alloc(GY_MEM_PD, 1, sizeof *l);
     if (!l) return gy_err_set(err, GY_E_NOMEM, "transfer: no memory for a peer");
     *l = (link){.id = ++n->n_peer, .to = b.end};
@@ -244,7 +267,7 @@ static void mock_drop(gy_xfer_peer *p) {
     link *l = p->priv;
     int k = 0;
     for (int i = 0; i < n->n_ev; i++)
-        if (n->ev[i].peer_id != l->id || n->ev[i].kind == NOTE) n->ev[k++] = n->ev[i];
+        if (n->ev[i].peer_id != l->id || n->ev[i].kind == NOTE || l->is_broken) n->ev[k++] = n->ev[i];
     n->n_ev = k;
     gy_mem_free(l);
 }
@@ -253,7 +276,7 @@ static gy_status mock_post(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err) {
     gy_mock_net *n = p->x->priv;
     const link *l = p->priv;
     int64_t last = n->now;
-    (void)err;
+    if (l->is_broken) return gy_err_set(err, GY_E_PEER, "transfer: the connection to this peer is lost");
     event e = {.from = end_of(n, p->x), .to = l->to, .peer_id = l->id, .op = op, .epoch = p->x->o.epoch};
     if (n->n_ev + op->n_desc + 2 > MAX_EVENT) return GY_AGAIN;
     for (int32_t i = 0; i < op->n_desc; i++) {
@@ -278,10 +301,18 @@ static int is_on_wire(const gy_xfer *x, const gy_xfer_op *op) {
     return 0;
 }
 
+static int fail_broken(const gy_xfer *x) {
+    int n = 0;
+    for (gy_xfer_peer *p = x->peers; p; p = p->next)
+        for (; ((const link *)p->priv)->is_broken && p->wire; n++) gy_xfer_op_done(p->wire, GY_E_PEER);
+    return n;
+}
+
 static int mock_progress(gy_xfer *x) {
     gy_mock_net *n = x->priv;
     end *e = &n->end[end_of(n, x)];
     if (e->is_dead) return 0;
+    int failed = fail_broken(x);
     int done = e->n_finished, got = e->n_inbox;
     for (int i = 0; i < done; i++)
         if (is_on_wire(x, e->finished[i])) gy_xfer_op_done(e->finished[i], GY_OK);
@@ -289,7 +320,7 @@ static int mock_progress(gy_xfer *x) {
     for (int i = 0; i < got; i++) gy_xfer_note(x, e->inbox[i].epoch, e->inbox[i].bytes, e->inbox[i].len);
     memmove(e->inbox, e->inbox + got, (size_t)(e->n_inbox - got) * sizeof *e->inbox);
     e->n_inbox -= got;
-    return done + got;
+    return done + got + failed;
 }
 
 static gy_status mock_forbid(gy_xfer *x, uint64_t epoch, gy_err *err) {

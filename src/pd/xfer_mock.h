@@ -31,5 +31,10 @@ int64_t gy_mock_net_now(const gy_mock_net *n);
 int gy_mock_net_n_event(const gy_mock_net *n);
 int64_t gy_mock_net_n_kept_out(const gy_mock_net *n); /* copies that came after their writer was forbidden */
 void gy_mock_net_kill(gy_mock_net *n, gy_xfer *x);
+/* All connections of x to others are lost: its ops fail, nothing can be posted to these peers any more, and what was on
+ * its way arrives all the same. */
+void gy_mock_net_break(gy_mock_net *n, gy_xfer *x);
+/* From now on no connection can be made, or again. */
+void gy_mock_net_part(gy_mock_net *n, int is_parted);
 
 #endif

@@ -43,16 +43,18 @@ typedef struct note_head {
     uint64_t epoch, op, bytes; /* bytes: of the op's copies that came as messages; 0 for puts */
     uint64_t slot;             /* for the answer */
     uint32_t wants_ack, len;
+    uint32_t gen, pad;
 } note_head;
 
 typedef struct data_head {
     uint64_t epoch, op, off;
     int32_t region;
-    int32_t pad;
+    uint32_t gen; /* which connection of the writer, counted by it */
 } data_head;
 
 typedef struct route { /* a peer's priv */
     ucp_ep_h ep;
+    uint32_t gen;
     ucp_rkey_h rkey[GY_XFER_MAX_REGION];
     uint64_t addr[GY_XFER_MAX_REGION];
     uint64_t epoch;
@@ -86,8 +88,15 @@ typedef struct slot { /* drawn in xfer_int.h */
 
 typedef struct track { /* an op that arrives by messages */
     uint64_t epoch, op, got;
+    uint32_t gen;
     int is_used;
 } track;
+
+typedef struct writer { /* somebody of whom a note came by messages */
+    uint64_t epoch;
+    uint32_t gen; /* the newest: what older ones bring is not taken */
+    int is_used;
+} writer;
 
 typedef struct ux {
     gy_xfer *x;
@@ -101,6 +110,8 @@ typedef struct ux {
     slot *slots;   /* [GY_XFER_MAX_OPS] */
     piece *pieces; /* [GY_XFER_MAX_OPS, N_PIECE]; am only */
     track *tracks; /* [N_TRACK]; am only */
+    writer writers[GY_XFER_MAX_PEERS];
+    uint32_t n_gen;
     int n_happened, n_closing;
 } ux;
 
@@ -209,7 +220,7 @@ static void send_pieces(slot *s) {
         piece *p = n ? piece_take(s) : NULL;
         if (n && !p) return;
         if (n) {
-            *p = (piece){.s = s, .head = {x->o.epoch, s->head.op, d->dst_off + s->at_off, d->dst_region, 0}};
+            *p = (piece){.s = s, .head = {x->o.epoch, s->head.op, d->dst_off + s->at_off, d->dst_region, s->l->gen}};
             send_piece(s, p, (const char *)x->region[d->src_region].mem + d->src_off + s->at_off, n);
         }
         s->at_off += n;
@@ -266,7 +277,8 @@ static gy_status ucx_post(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err) {
                           .bytes = u->by_am ? op->bytes : 0,
                           .slot = (uint64_t)(s - u->slots),
                           .wants_ack = (uint32_t)u->by_am,
-                          .len = (uint32_t)op->n_note};
+                          .len = (uint32_t)op->n_note,
+                          .gen = l->gen};
     if (op->n_note) memcpy(s->note, op->note, op->n_note);
     op->slot = s;
     s->is_sending = 1;
@@ -289,6 +301,34 @@ static void settle_all(ux *u) {
 }
 
 /* ---- receiving --------------------------------------------------------------------------------------------------- */
+
+static writer *writer_of(ux *u, uint64_t epoch) {
+    for (int i = 0; i < GY_XFER_MAX_PEERS; i++)
+        if (u->writers[i].is_used && u->writers[i].epoch == epoch) return &u->writers[i];
+    return NULL;
+}
+
+static int is_refused(ux *u, uint64_t epoch, uint32_t gen) {
+    const writer *w = writer_of(u, epoch);
+    return (w && gen < w->gen) || gy_xfer_is_forbidden(u->x, epoch);
+}
+
+static void forget_tracks(ux *u, uint64_t epoch, uint32_t below) {
+    for (int i = 0; u->tracks && i < N_TRACK; i++)
+        if (u->tracks[i].epoch == epoch && u->tracks[i].gen < below) u->tracks[i].is_used = 0;
+}
+
+/* 0: more writers than there can be peers. */
+static int fence(ux *u, uint64_t epoch, uint32_t gen) {
+    writer *w = writer_of(u, epoch);
+    for (int i = 0; !w && i < GY_XFER_MAX_PEERS; i++)
+        if (!u->writers[i].is_used) w = &u->writers[i];
+    if (!w) return 0;
+    if (w->is_used && w->gen == gen) return 1;
+    *w = (writer){.epoch = epoch, .gen = gen, .is_used = 1};
+    forget_tracks(u, epoch, gen);
+    return 1;
+}
 
 static track *track_of(ux *u, uint64_t epoch, uint64_t op) {
     track *empty = NULL;
@@ -344,7 +384,8 @@ static ucs_status_t on_note(void *arg, const void *header, size_t header_len, vo
         u->n_happened++;
         return UCS_OK;
     }
-    if (u->tracks && (param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) && !gy_xfer_is_forbidden(u->x, h.epoch))
+    if (u->tracks && (param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) && !is_refused(u, h.epoch, h.gen) &&
+        fence(u, h.epoch, h.gen))
         arrived(u, &h, data, param->reply_ep);
     return UCS_OK;
 }
@@ -357,7 +398,7 @@ static ucs_status_t on_data(void *arg, const void *header, size_t header_len, vo
     data_head h;
     if (header_len != sizeof h || !u->tracks || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) return UCS_OK;
     memcpy(&h, header, sizeof h);
-    if (gy_xfer_is_forbidden(x, h.epoch)) return UCS_OK;
+    if (is_refused(u, h.epoch, h.gen)) return UCS_OK;
     if (h.region < 0 || h.region >= x->n_region || h.off > x->region[h.region].bytes ||
         len > x->region[h.region].bytes - h.off) {
         gy_log(GY_LOG_ERROR, "transfer", "a peer wanted to write outside of a region: ignored",
@@ -366,7 +407,9 @@ static ucs_status_t on_data(void *arg, const void *header, size_t header_len, vo
     }
     memcpy((char *)x->region[h.region].mem + h.off, data, len);
     track *t = track_of(u, h.epoch, h.op);
-    if (t) t->got += len;
+    if (!t) return UCS_OK;
+    t->gen = h.gen;
+    t->got += len;
     return UCS_OK;
 }
 
@@ -701,6 +744,7 @@ static gy_status ucx_import(gy_xfer_peer *p, const void *bytes, size_t len, gy_e
     route *l = gy_mem_alloc(GY_MEM_PD, 1, sizeof *l);
     if (!l) return gy_err_set(err, GY_E_NOMEM, "transfer: no memory for a peer");
     l->epoch = h.epoch;
+    l->gen = ++u->n_gen;
     l->next = u->links;
     u->links = l;
     p->priv = l;
@@ -729,8 +773,9 @@ static gy_status ucx_forbid(gy_xfer *x, uint64_t epoch, gy_err *err) {
         return gy_err_set(err, GY_E_UNSUPPORTED,
                           "transfer: with these lanes (%s) a writer that lives cannot be kept out: only tcp can",
                           x->o.tls);
-    for (int i = 0; u->tracks && i < N_TRACK; i++)
-        if (u->tracks[i].epoch == epoch) u->tracks[i].is_used = 0;
+    writer *w = writer_of(u, epoch);
+    if (w) w->is_used = 0;
+    forget_tracks(u, epoch, UINT32_MAX);
     return GY_OK;
 }
 

@@ -78,6 +78,10 @@ def test_cut_in_the_middle(net):
     assert a.tell("wait 32 30000") == [32, 0, 0]
     now, bad, _ = b.tell("notes")  # what the kernel had taken before the cut may come after it
     assert heard + 32 <= now <= heard + 34 and bad == 0
+    b.tell("fill 238")  # but not after an op of the new connection
+    time.sleep(1)
+    assert b.tell("is 238")[0] == 1
+    assert b.tell("notes") == [now, 0, 0]
     a.quit()
     b.quit()
 

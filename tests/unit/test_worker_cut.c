@@ -1,9 +1,11 @@
 /* A prefill worker that the coordinator has lost and that lives: it goes on computing and sending. D's pages go to
- * somebody else meanwhile, and nothing of what it still sends gets into them.
+ * somebody else meanwhile, and nothing of what it still sends gets into them. And one that loses its connection to D
+ * alone: it does not say that it writes no more before that is so.
  */
 #include "base_test.h"
 
 #include "base/mem.h"
+#include "pd/worker_int.h"
 #include "support/rig.h"
 
 #include <string.h>
@@ -62,7 +64,7 @@ static void open_scene(uint64_t seed, int n_again) {
     const rig_setup s = {.kind = GY_XFER_MOCK,
                          .n_worker = 2,
                          .role = {GY_PD_PREFILL, GY_PD_DECODE},
-                         .mock = {.latency_ns = 1000, .jitter_ns = 4000, .n_forbid_again = n_again},
+                         .mock = {.latency_ns = 1000, .jitter_ns = 20000, .n_forbid_again = n_again},
                          .limits = {.chunk_bytes = 4096, .inflight_bytes = 16384, .max_desc = 64},
                          .patch = patch};
     static gold_result unused[1];
@@ -83,11 +85,15 @@ static void close_scene(void) {
     gold_close(&sc.env);
 }
 
-static int has_said(gy_msg_kind kind) {
+static int said_by(int i, gy_msg_kind kind) {
     gy_msg m;
     int n = 0;
-    while (rig_said(&sc.g, 1, &m)) n += m.kind == kind;
+    while (rig_said(&sc.g, i, &m)) n += m.kind == kind;
     return n;
+}
+
+static int has_said(gy_msg_kind kind) {
+    return said_by(1, kind);
 }
 
 /* What D is told of P's death, and P is not. */
@@ -185,11 +191,116 @@ static void test_strangers(void **state) {
     close_scene();
 }
 
+/* ---- a connection that is lost between two that live ------------------------------------------------------------- */
+
+static void break_it(void) {
+    sc.g.w[0].w->o.xfer.across_hosts = 1;
+    said_by(0, GY_MSG_REJECTED);
+    gy_mock_net_break(sc.g.net, sc.g.w[0].w->x);
+}
+
+static int turn_p_until_rejected(int turns, int steps) {
+    int n = 0;
+    for (int i = 0; i < turns && !n; i++) {
+        rig_turn_worker(&sc.g, 0);
+        for (int k = 0; k < steps; k++) gy_mock_net_step(sc.g.net);
+        n = said_by(0, GY_MSG_REJECTED);
+    }
+    return n;
+}
+
+static void expect_untouched(void) {
+    fill_arena(0x7b);
+    while (gy_mock_net_step(sc.g.net)) {
+    }
+    for (int i = 0; i < 10; i++) {
+        rig_turn_worker(&sc.g, 0);
+        turn_d();
+    }
+    assert_true(is_arena(0x7b));
+}
+
+static void test_lost_connection(void **state) {
+    int64_t late = 0;
+    (void)state;
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        open_scene(seed, 0);
+        break_it();
+        assert_int_equal(turn_p_until_rejected(50, 0), 0); /* nothing went over the new one yet */
+        assert_int_equal(turn_p_until_rejected(500, 1), 1);
+        assert_null(sc.g.w[0].w->broken);
+        expect_untouched();
+        late += gy_mock_net_n_kept_out(sc.g.net);
+        close_scene();
+    }
+    assert_true(late > 0);
+}
+
+/* Ops that do not end, though nobody says that they failed. */
+static void test_patience(void **state) {
+    (void)state;
+    open_scene(1, 0);
+    sc.g.w[0].w->o.xfer.across_hosts = 1;
+    for (int i = 0; i < 20; i++) rig_turn_worker(&sc.g, 0);
+    assert_null(sc.g.w[0].w->broken);
+    sc.g.w[0].w->patience_ns = 0;
+    rig_turn_worker(&sc.g, 0);
+    assert_non_null(sc.g.w[0].w->broken);
+    sc.g.w[0].w->patience_ns = INT64_MAX;
+    assert_int_equal(turn_p_until_rejected(500, 1), 1);
+    expect_untouched();
+    close_scene();
+}
+
+/* No way to D: P keeps what it lost, whatever it is told, until there is a way again, or D is gone. */
+static void test_no_way(void **state) {
+    (void)state;
+    for (int gone = 0; gone < 2; gone++) {
+        open_scene(2, 0);
+        gy_mock_net_part(sc.g.net, 1);
+        break_it();
+        rig_tell(&sc.g, 0, &(gy_msg){.kind = GY_MSG_CANCEL, .tid = sc.g.call[0].tid});
+        for (int k = 0; k < 5; k++) {
+            assert_int_equal(turn_p_until_rejected(30, 1), 0);
+            sc.g.w[0].w->broken->mend_ns = 0; /* a second is over */
+        }
+        assert_false(gy_worker_is_empty(sc.g.w[0].w));
+        gy_mock_net_part(sc.g.net, 0);
+        if (gone) rig_tell(&sc.g, 0, &(gy_msg){.kind = GY_MSG_GONE, .peer = sc.g.w[1].epoch});
+        for (int i = 0; i < 100; i++) {
+            rig_turn_worker(&sc.g, 0);
+            gy_mock_net_step(sc.g.net);
+        }
+        assert_true(gy_worker_is_empty(sc.g.w[0].w));
+        if (!gone) expect_untouched();
+        close_scene();
+    }
+}
+
+/* Lost while nothing was under way: the next prompt goes over a new one, and nobody hears of it. */
+static void test_lost_idle(void **state) {
+    gold_result got[2];
+    (void)state;
+    open_scene(3, 0);
+    sc.g.w[0].w->o.xfer.across_hosts = 1;
+    rig_run(&sc.g);
+    gy_mock_net_break(sc.g.net, sc.g.w[0].w->x);
+    gy_request r = request(1);
+    sc.g.n_call = 0;
+    rig_add(&sc.g, &r, got);
+    rig_run(&sc.g);
+    assert_int_equal(sc.g.call[0].n_try, 1);
+    gold_run(sc.env.e, &r, 1, sc.base);
+    assert_memory_equal(got[0].tokens, sc.base[0].tokens, sizeof(int32_t) * N_OUT);
+    rig_idle(&sc.g);
+    close_scene();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_next_one),
-        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_bytes),           cmocka_unit_test(test_next_one), cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_lost_connection), cmocka_unit_test(test_patience), cmocka_unit_test(test_no_way),
+        cmocka_unit_test(test_lost_idle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

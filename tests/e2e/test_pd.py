@@ -48,11 +48,16 @@ def role(pid):
     return words[words.index(b"--role") + 1].decode() if b"--role" in words else ""
 
 
+def unused():
+    """System V's segments that nobody uses: id and size."""
+    rows = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()]
+    shmid, cpid, nattch, size = (rows[0].index(k) for k in ("shmid", "cpid", "nattch", "size"))
+    return [(r[shmid], int(r[size])) for r in rows[1:] if r[nattch] == "0" and state(r[cpid]) in (None, "Z")]
+
+
 def segments():
     """Shared memory that nobody uses, System V's and POSIX's: what other programs work with meanwhile does not count."""
-    rows = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()]
-    shmid, cpid, nattch = (rows[0].index(k) for k in ("shmid", "cpid", "nattch"))
-    left = {r[shmid] for r in rows[1:] if r[nattch] == "0" and state(r[cpid]) in (None, "Z")}
+    left = {shmid for shmid, _ in unused()}
     files = set(os.listdir("/dev/shm"))
     for maps in Path("/proc").glob("[0-9]*/maps") if files else ():
         try:
@@ -237,6 +242,8 @@ def test_environment_changes_nothing(tmp_path):
     want = gyre("run", OURO, "--input", path, "--json", *P1D1, env=clean)
     got = gyre("run", OURO, "--input", path, "--json", *P1D1, env={**clean, **odd})
     assert [timeless(x) for x in got[0].splitlines()] == [timeless(x) for x in want[0].splitlines()] and got[1] == want[1]
+    lanes = lambda env: re.findall(r" +(?:chosen|\S+_lanes) .*", gyre("inspect", "--transport", "--transport-min-share", 0, env=env)[0])
+    assert lanes({**clean, **odd}) == lanes(clean) and len(lanes(clean)) == 3
 
 
 def test_environment_of_workers(server, monkeypatch):
@@ -465,6 +472,25 @@ def test_the_parent_ends(server, how):
     wait_until(lambda: all(state(p) in (None, "Z") for p in workers), 5)
     for t in load:
         t.join()
+
+
+def test_killed_while_it_starts():
+    """At any moment of its first tenths of a second. Nobody is there to tidy up: there must be nothing to."""
+    before, rnd, n_worker = set(os.listdir("/dev/shm")), random.Random(2), 0
+    for _ in range(40):
+        p = subprocess.Popen([GYRE, "run", OURO, "--prompt-ids", "1,2,3", "--max-tokens", "400", "--ignore-eos", *map(str, P1D1)],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(rnd.random() * 0.15)
+        workers = children(p.pid)
+        p.kill()
+        p.wait()
+        n_worker += len(workers)
+        wait_until(lambda w=workers: all(state(x) in (None, "Z") for x in w))
+        for shmid, size in unused():  # an id exists for microseconds before it is marked to go with its process; nothing was written
+            assert size <= 4096, size
+            subprocess.run(["ipcrm", "-m", shmid], check=True)
+    assert n_worker > 20
+    wait_until(lambda: {f for f in os.listdir("/dev/shm") if f in segments()} <= before)
 
 
 def test_interrupted_run():

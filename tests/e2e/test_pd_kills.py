@@ -163,7 +163,7 @@ class Session:
         self.load.end()
         wait_until(lambda: (m := Numbers(s)).under_way + m.reserve + m.prefill + m.decode + m.held == 0 and m.ready == self.n)
         last = Numbers(s)
-        assert last.blocks % POOL == 0 and 0 < last.blocks <= self.n * POOL and last.deaths == self.n_kill and self.log.n_ready == self.n + self.n_kill
+        assert last.blocks == self.n * POOL and last.deaths == self.n_kill and self.log.n_ready == self.n + self.n_kill
         t.n_kill += self.n_kill
         t.n_good, t.n_left, t.n_lost = t.n_good + self.load.n_good, t.n_left + self.load.n_left, t.n_lost + self.load.n_lost
         t.wire, t.time = t.wire + last.wire - self.begin.wire, t.time + time.monotonic() - self.load.begun

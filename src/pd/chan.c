@@ -181,7 +181,7 @@ gy_status gy_chan_flush(gy_chan *c, gy_err *err) {
     }
     while (waiting(c)) {
         const char *from = c->out.data + c->out_at;
-        size_t n;
+        size_t n = 0;
         gy_status st = c->tls ? put_secret(c, from, waiting(c), &n, err) : put_plain(c, from, waiting(c), &n, err);
         if (st != GY_OK) return st;
         c->out_at += n;

@@ -76,7 +76,7 @@ gy_status gy_address_split(const char *text, gy_err *err, char host[256], char p
 }
 
 gy_status gy_disc_check_address(const char *text, gy_err *err) {
-    char host[256], port[8];
+    char host[256] = "", port[8] = "";
     GY_TRY(gy_address_split(text, err, host, port));
     if (!host[0]) return bad_address(text, ": no host to go to", err);
     if (!strcmp(port, "0")) return bad_address(text, ": no port to go to", err);

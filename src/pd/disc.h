@@ -29,10 +29,11 @@ typedef struct gy_disc_opts { /* strings are copied */
     int32_t ttl_s;            /* of a published worker's lease; 5 */
 } gy_disc_opts;
 
-/* Reads the file, or lists once; GY_E_ARG with file and line, GY_E_IO: no endpoint answers. */
+/* Reads the file, or lists once (2 s for each endpoint); GY_E_ARG with file and line, or an option that is wrong;
+ * GY_E_IO: no endpoint answers. */
 gy_status gy_disc_open(const gy_disc_opts *o, gy_err *err, gy_disc **out);
-void gy_disc_close(gy_disc *d);   /* accepts NULL; withdraws what was published */
-int gy_disc_fd(const gy_disc *d); /* readable while gy_disc_next has something */
+void gy_disc_close(gy_disc *d);   /* accepts NULL; withdraws what was published, for which it waits up to a second */
+int gy_disc_fd(const gy_disc *d); /* readable while gy_disc_next may have something */
 
 typedef enum gy_disc_kind { GY_DISC_ADD, GY_DISC_REMOVE } gy_disc_kind; /* an address that changes: REMOVE, ADD */
 typedef struct gy_disc_event {
@@ -42,11 +43,13 @@ typedef struct gy_disc_event {
 } gy_disc_event;
 int gy_disc_next(gy_disc *d, gy_disc_event *out); /* 1: one was there */
 
-/* A worker's side; etcd only. Kept alive by the thread until close, however often etcd goes away and comes back. */
+/* A worker's side; etcd only. Done and kept alive by the thread until close, however often etcd goes away and comes
+ * back: this call does not wait. Another name or address takes the place of the one before. Names of a cluster differ:
+ * of two workers with one name the later one is seen. GY_E_ARG, GY_E_UNSUPPORTED. */
 gy_status gy_disc_publish(gy_disc *d, const char *name, const char *address, gy_err *err);
 void gy_disc_withdraw(gy_disc *d); /* at once, while others still work for what was begun; close does it too */
 
-/* HOST:PORT, [v6]:PORT: checked and cut. GY_E_ARG. Empty host: all of this host's (to listen on). */
+/* HOST:PORT, [v6]:PORT: checked and cut. GY_E_ARG. Empty host: all of this host's; port 0: any (both to listen on). */
 gy_status gy_address_split(const char *text, gy_err *err, char host[256], char port[8]);
 
 #endif

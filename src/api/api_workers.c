@@ -216,15 +216,12 @@ static void add_coord(const gy_coord_stats *c, gy_api_host_stats *out) {
 static void workers_stats(const gy_api_host *h, gy_api_host_stats *out) {
     gy_host *host = self_of(h)->host;
     gy_coord_stats c;
-    gy_host_worker s;
     *out = (gy_api_host_stats){0};
-    gy_host_get_gone(host, &s);
-    add_engine(&out->e, &s.stats);
-    add_worker(&out->w, &s);
-    for (int32_t i = 0; i < gy_host_n_worker(host); i++) {
-        gy_host_get_worker(host, i, &s);
-        add_engine(&out->e, &s.stats);
-        add_worker(&out->w, &s);
+    for (int32_t i = -1; i < gy_host_n_worker(host); i++) {
+        const gy_host_worker *s = gy_host_look(host, i);
+        if (i >= 0 && s->state == GY_HOST_EMPTY) continue;
+        add_engine(&out->e, &s->stats);
+        add_worker(&out->w, s);
     }
     gy_coord_get_stats(gy_host_coord(host), &c);
     add_coord(&c, out);

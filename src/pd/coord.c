@@ -316,7 +316,6 @@ const gy_pd_info *gy_coord_worker_info(const gy_coord *c, int32_t worker) {
 
 void gy_coord_get_stats(const gy_coord *c, gy_coord_stats *out) {
     *out = c->stats;
-    for (const gy_coord_req *r = c->live.first; r; r = r->next) out->n_live++;
     for (const gy_coord_req *r = c->waiting.first; r; r = r->wnext) {
         out->n_waiting++;
         out->wait_tok += (int64_t)r->q.r.n_prompt * r->q.r.n;
@@ -329,4 +328,5 @@ void gy_coord_get_stats(const gy_coord *c, gy_coord_stats *out) {
         out->n_decode += t->phase == TRY_DECODE;
         out->n_cleanup += t->phase == TRY_CLEANUP;
     }
+    out->n_live = out->n_waiting + out->n_reserving + out->n_prefill + out->n_decode;
 }

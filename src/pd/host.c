@@ -306,8 +306,8 @@ int32_t gy_host_n_worker(const gy_host *h) {
     return h->n_worker;
 }
 
-void gy_host_get_gone(const gy_host *h, gy_host_worker *out) {
-    *out = h->gone;
+const gy_host_worker *gy_host_look(const gy_host *h, int32_t i) {
+    return i < 0 ? &h->gone : &h->slot[i].w;
 }
 
 void gy_host_get_worker(const gy_host *h, int32_t i, gy_host_worker *out) {

@@ -101,7 +101,8 @@ typedef struct gy_host_worker {
 } gy_host_worker;
 int32_t gy_host_n_worker(const gy_host *h); /* slots */
 void gy_host_get_worker(const gy_host *h, int32_t i, gy_host_worker *out);
-/* What those counted whose slots are empty or another one's now: n_death and what grows of stats; EMPTY. */
-void gy_host_get_gone(const gy_host *h, gy_host_worker *out);
+/* The same without a copy, until the next turn. -1: what those counted whose slots are empty or another one's now:
+ * n_death and what grows of stats; EMPTY. */
+const gy_host_worker *gy_host_look(const gy_host *h, int32_t i);
 
 #endif

@@ -60,11 +60,19 @@ static void say_fatal(gy_chan *c) {
     say(c, &(gy_msg){.kind = GY_MSG_FATAL, .text = text, .n_text = (int32_t)sizeof text - 1});
 }
 
+/* One step for each request of this life. */
+static void say_stats(gy_chan *c, int is_first) {
+    static int64_t n;
+    n = is_first ? 0 : n + 1;
+    say(c, &(gy_msg){.kind = GY_MSG_STATS, .stats = {.n_step = n}});
+}
+
 static void hear(gy_chan *c, const char *how, const gy_msg *m) {
     if (m->kind == GY_MSG_PING && strcmp(how, "silent") != 0) say_kind(c, GY_MSG_PONG);
     if (m->kind == GY_MSG_CONNECT) say(c, &(gy_msg){.kind = GY_MSG_CONNECTED, .peer = m->peer});
     if (m->kind != GY_MSG_LOCAL) return;
     if (!strcmp(how, "leaver")) say_kind(c, GY_MSG_LEAVING); /* and ends what it has */
+    say_stats(c, 0);
     say_echo(c, m);
 }
 
@@ -73,6 +81,7 @@ static void live(gy_chan *c, const fake *f) {
     if (!strcmp(f->how, "busy")) say_fatal(c);
     if (!strcmp(f->how, "good") || !strcmp(f->how, "silent") || !strcmp(f->how, "leaver") || !strcmp(f->how, "garbage"))
         say_ready(c, f->role);
+    if (!strcmp(f->how, "good")) say_stats(c, 1);
     if (!strcmp(f->how, "garbage") && write(gy_chan_fd(c), "GET / HTTP/1.1\r\n\r\n", 18) != 18) return;
     for (;;) {
         gy_msg m;
@@ -376,6 +385,12 @@ static void dials_ever_more_seldom(void **state) {
 }
 
 /* While requests run: one joins, one is taken out and ends what it has, and nobody is called dead. */
+static int64_t steps(const gy_host *h) {
+    int64_t n = 0;
+    for (int32_t i = -1; i < gy_host_n_worker(h); i++) n += gy_host_look(h, i)->stats.n_step;
+    return n;
+}
+
 static void joins_and_leaves(void **state) {
     (void)state;
     town t;
@@ -397,6 +412,8 @@ static void joins_and_leaves(void **state) {
     }
     assert_int_equal(worker_at(&t, d0).n_start, 0);
     assert_int_equal(worker_at(&t, d1).n_start, 1);
+    assert_int_equal(steps(t.h), 9); /* what d0 did counts on */
+    assert_true(gy_host_look(t.h, -1)->stats.n_step > 0);
     gy_coord_stats s;
     gy_coord_get_stats(gy_host_coord(t.h), &s);
     assert_int_equal(s.n_death, 0);
@@ -404,6 +421,7 @@ static void joins_and_leaves(void **state) {
     list(&t, 3, ""); /* and back again: it waits for the next one */
     until(&t, (wish){.i = d0, .n_running = 2, .n_start = 1});
     ask_one(&t);
+    assert_int_equal(steps(t.h), 10);
     close_town(&t);
 }
 

@@ -103,32 +103,41 @@ static place find_local(const gy_coord *c, const gy_coord_req *r, int64_t now_ns
     return best;
 }
 
-/* What writers cost does not depend on who is written to. */
-static void find_writers(const gy_coord *c, const gy_coord_req *r, int64_t now_ns, int64_t cost[GY_COORD_MAX_WORKERS]) {
-    for (int32_t i = 0; i < c->o.n_worker; i++)
-        cost[i] = takes_prefill(c, &c->w[i], r, now_ns) ? compute_cost(&c->w[i], r) : -1;
+typedef struct writers { /* what they cost does not depend on who is written to; -1: not now */
+    int n;
+    int64_t cost[GY_COORD_MAX_WORKERS];
+} writers;
+
+static void find_writers(const gy_coord *c, const gy_coord_req *r, int64_t now_ns, writers *out) {
+    out->n = 0;
+    for (int32_t i = 0; i < c->o.n_worker; i++) {
+        int takes = takes_prefill(c, &c->w[i], r, now_ns);
+        out->cost[i] = takes ? compute_cost(&c->w[i], r) : -1;
+        out->n += takes;
+    }
 }
 
 static int takes_import(const gy_coord_worker *w) {
     return !w->n_owed && w->n_import < w->info.max_handoff;
 }
 
-static void find_for(const gy_coord *c, const gy_coord_req *r, int32_t d, const int64_t *writer, place *best) {
+static void find_for(const gy_coord *c, const gy_coord_req *r, int32_t d, const writers *from, place *best) {
     const gy_coord_worker *w = &c->w[d];
     int64_t load = load_cost(w);
     if (gy_worker_is_usable(w, GY_PD_PREFILL)) prefer(best, d, -1, load + compute_cost(w, r));
-    if (!takes_import(w)) return;
+    if (!from->n || !takes_import(w)) return;
     int64_t cross = cross_cost(w, r);
     for (int32_t p = 0; p < c->o.n_worker; p++)
-        if (p != d && writer[p] >= 0 && c->w[p].pair[d] == PAIR_OPEN) prefer(best, d, p, load + cross + writer[p]);
+        if (p != d && from->cost[p] >= 0 && c->w[p].pair[d] == PAIR_OPEN)
+            prefer(best, d, p, load + cross + from->cost[p]);
 }
 
 static place find_pair(const gy_coord *c, const gy_coord_req *r, int64_t now_ns) {
-    int64_t writer[GY_COORD_MAX_WORKERS];
+    writers from;
     place best = {-1, -1, 0};
-    find_writers(c, r, now_ns, writer);
+    find_writers(c, r, now_ns, &from);
     for (int32_t d = 0; d < c->o.n_worker; d++)
-        if (takes_decode(&c->w[d], r, now_ns)) find_for(c, r, d, writer, &best);
+        if (takes_decode(&c->w[d], r, now_ns)) find_for(c, r, d, &from, &best);
     return best;
 }
 

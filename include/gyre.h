@@ -153,6 +153,10 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
     /* Prompts are computed where they are decoded while more tokens than this wait for the least busy worker that
      * computes prompts; 0 = none for that (default). Workers of this host or of others. */
     int32_t local_prefill_queue;
+
+    /* Asked ten times a second while gyre_open waits for workers; not 0: it gives up, GYRE_E_CANCELLED. NULL: never. */
+    int (*should_stop)(void *user);
+    void *should_stop_user;
 } gyre_options;
 
 GYRE_API void gyre_options_default(gyre_options *o, size_t size); /* size: sizeof *o */

@@ -159,6 +159,8 @@ static gy_status open_host(gy_worker_host *w, const gy_engine_opts *e, const gyr
     ho.peer_ms = o->peer_timeout_ms;
     ho.accept = accept_worker;
     ho.user = w;
+    ho.should_stop = o->should_stop;
+    ho.should_stop_user = o->should_stop_user;
     return gy_host_open(&ho, err, &w->host);
 }
 

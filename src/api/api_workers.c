@@ -309,6 +309,8 @@ static gy_status start_workers(gy_worker_host *w, const gy_api_model *m, const g
     ho.program = o->worker_program;
     ho.argv = argv;
     ho.start_ms = o->worker_start_ms;
+    ho.should_stop = o->should_stop;
+    ho.should_stop_user = o->should_stop_user;
     if (st == GY_OK) st = gy_host_open(&ho, err, &w->host);
     gy_str_free(&c.text);
     return st;

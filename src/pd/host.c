@@ -16,7 +16,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-enum { MAX_EVENTS = 64, MAX_MESSAGES = 4096 };
+enum { MAX_EVENTS = 64, MAX_MESSAGES = 4096, STOP_MS = 100 };
 
 void gy_host_opts_default(gy_host_opts *o) {
     *o = (gy_host_opts){.start_ms = 300000, .stop_ms = 3000, .peer_ms = 5000, .stall_ms = 60000};
@@ -334,9 +334,14 @@ static int is_ready(const gy_host *h) {
 
 /* Remote ones: how long it may take. Processes have deadlines of their own. */
 static int wait_ms(const gy_host *h, int64_t end_ns) {
-    if (!is_remote(h)) return -1;
-    int64_t left_ns = end_ns - gy_clock_ns();
-    return left_ns <= 0 ? 0 : (int)(left_ns / GY_HOST_MS) + 1;
+    int64_t left_ms = INT64_MAX;
+    if (is_remote(h)) left_ms = (end_ns - gy_clock_ns()) / GY_HOST_MS + 1;
+    if (h->o.should_stop && left_ms > STOP_MS) left_ms = STOP_MS;
+    return left_ms == INT64_MAX ? -1 : left_ms < 0 ? 0 : (int)left_ms;
+}
+
+static int is_late(const gy_host *h, int64_t end_ns) {
+    return is_remote(h) && gy_clock_ns() >= end_ns;
 }
 
 static gy_status wait_until_ready(gy_host *h, gy_err *err) {
@@ -350,10 +355,11 @@ static gy_status wait_until_ready(gy_host *h, gy_err *err) {
         }
         GY_TRY(st);
         if (is_ready(h)) break;
-        int left_ms = wait_ms(h, end_ns);
-        if (!left_ms) return gy_remote_describe(h, err);
+        if (is_late(h, end_ns)) return gy_remote_describe(h, err);
+        if (h->o.should_stop && h->o.should_stop(h->o.should_stop_user))
+            return gy_err_set(err, GY_E_CANCELLED, "stopped while it waited for workers");
         struct pollfd p = {.fd = h->epoll_fd, .events = POLLIN};
-        poll(&p, 1, left_ms);
+        poll(&p, 1, wait_ms(h, end_ns));
     }
     h->opening = 0;
     return GY_OK;

@@ -65,6 +65,10 @@ typedef struct gy_host_opts {
     /* NULL, or: may a worker that says this of itself be used? GY_E_ARG with a sentence. */
     gy_status (*accept)(void *user, const gy_msg_ready *r, gy_err *err);
     void *user;
+
+    /* NULL, or: asked ten times a second while open waits; not 0: GY_E_CANCELLED. */
+    int (*should_stop)(void *user);
+    void *should_stop_user;
 } gy_host_opts;
 void gy_host_opts_default(gy_host_opts *o); /* and the coordinator's */
 

@@ -396,7 +396,7 @@ gy_status gy_remote_describe(const gy_host *h, gy_err *err) {
     }
     return gy_err_set(
         err, GY_E_PEER,
-        "workers: after %g s none is ready that %s (%d listed, %d ready that compute prompts, %d that decode)%s",
+        "after %g s no worker is ready that %s (%d listed, %d ready that compute prompts, %d that decode)%s",
         (double)h->o.start_ms / 1000,
         n_ready[0]   ? "decodes"
         : n_ready[1] ? "computes prompts"

@@ -42,9 +42,16 @@ void gy_app_check_lost(gy_app *a) {
 
 /* ---- loading ---------------------------------------------------------------------------------------------------- */
 
+static int is_drained(void *user) {
+    return atomic_load(&((gy_app *)user)->n_drain) > 0;
+}
+
 static gy_status load(gy_app *a, gy_err *err) {
     gyre_err ge = {0};
-    gyre_status st = gyre_open(a->o.dir, &a->o.engine, &ge, &a->g);
+    gyre_options o = a->o.engine;
+    o.should_stop = is_drained;
+    o.should_stop_user = a;
+    gyre_status st = gyre_open(a->o.dir, &o, &ge, &a->g);
     if (st >= 0) st = gyre_start(a->g, &ge);
     if (st < 0) return gy_err_set(err, (gy_status)st, "%s", ge.msg);
     a->info = gyre_get_info(a->g);
@@ -191,7 +198,8 @@ gy_status gy_app_run(gy_app *a, void (*on_ready)(void *user), void *user, gy_err
     gy_status st = gy_http_server_run(a->http, err);
     pthread_join(a->loader, NULL);
     a->has_loader = 0;
-    if (st == GY_OK && atomic_load(&a->state) == GY_APP_FAILED)
+    int is_stopped = a->load_err.status == GY_E_CANCELLED && is_drained(a); /* nobody wants it any more */
+    if (st == GY_OK && atomic_load(&a->state) == GY_APP_FAILED && !is_stopped)
         st = gy_err_set(err, a->load_err.status, "%s", a->load_err.msg);
     if (st == GY_OK && a->is_lost) st = gy_err_set(err, a->lost_err.status, "%s", a->lost_err.msg);
     return st;

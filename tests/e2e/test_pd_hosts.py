@@ -215,6 +215,35 @@ def test_a_second_coordinator(town):
     assert s.metric("gyre:pd_worker_deaths_total") == 0
 
 
+def test_the_coordinator_is_stopped(town):
+    """SIGSTOP: its workers begin anew; when it goes on, so do its requests."""
+    fast = ("--peer-timeout", 1)
+    p, d = town.add("prefill", *fast), town.add("decode", *fast)
+    town.list(p, d)
+    s = town.serve(*fast)
+    want = s.ids([2] * 50, 300)
+    got = []
+    t = threading.Thread(target=lambda: got.append(s.ids([2] * 50, 300)))
+    t.start()
+    time.sleep(0.05)
+    lives = (p.child(), d.child())
+    s.p.send_signal(signal.SIGSTOP)
+    wait_until(lambda: all(c is not None and c not in lives for c in (p.child(), d.child())))
+    s.p.send_signal(signal.SIGCONT)
+    t.join(timeout=30)
+    assert got == [want]
+
+
+def test_ended_while_it_waits_for_workers(town):
+    town.list()
+    p = subprocess.Popen([GYRE, "serve", OURO, "--port", "0", *map(str, town.options)], stderr=subprocess.PIPE)
+    assert b"listening on" in p.stderr.readline()
+    time.sleep(0.2)
+    p.send_signal(signal.SIGTERM)
+    assert p.wait(timeout=10) == 0
+    p.stderr.close()
+
+
 # ---- what is refused -----------------------------------------------------------------------------------------------------------
 
 
@@ -243,7 +272,7 @@ def test_options_of_a_coordinator(town, tmp_path):
     bad = tmp_path / "bad"
     bad.write_text("# hosts\n10.0.0.1\n")
     assert re.search(r"bad: line 2: .*10\.0\.0\.1", refused(*run, "--peers", bad, "--secret-file", town.secret))
-    assert "none is ready that computes prompts or decodes (0 listed" in refused(
+    assert "no worker is ready that computes prompts or decodes (0 listed" in refused(
         *run, *town.options, "--worker-start-timeout", 0.2, code=1)
 
 

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 
 #if defined(GY_SANITIZED)
-enum { N_SEED = 2000 };
+enum { N_SEED = 4000 };
 #else
 enum { N_SEED = 12000 };
 #endif

@@ -291,8 +291,10 @@ static void what_cannot_open(void **state) {
         int32_t role;
         const char *says[3];
     } cases[] = {
-        {"good", GY_PD_DECODE, {"none is ready that computes prompts (1 listed, 0 ready that compute prompts, 1 that"}},
-        {"good", GY_PD_PREFILL, {"none is ready that decodes (1 listed, 1 ready"}},
+        {"good",
+         GY_PD_DECODE,
+         {"no worker is ready that computes prompts (1 listed, 0 ready that compute prompts, 1 that"}},
+        {"good", GY_PD_PREFILL, {"no worker is ready that decodes (1 listed, 1 ready"}},
         {"busy", GY_PD_DECODE, {"computes prompts or decodes", "this worker serves another coordinator"}},
         {"stranger", GY_PD_DECODE, {"computes prompts or decodes (1 listed, 0 ready", "secret"}},
         {"mute", GY_PD_DECODE, {"it did not answer within 0.2 s"}},
@@ -467,6 +469,43 @@ static void killed_and_back(void **state) {
     close_town(&t);
 }
 
+static int after_some_asks(void *user) {
+    return ++*(int *)user > 3;
+}
+
+static void given_up(void **state) {
+    (void)state;
+    town t;
+    gy_err err = {0};
+    int n = 0;
+    found(&t);
+    list(&t, 0, "# nobody\n");
+    gy_host_opts o = opts(&t);
+    o.should_stop = after_some_asks;
+    o.should_stop_user = &n;
+    int64_t ns = gy_clock_ns();
+    assert_int_equal(gy_host_open(&o, &err, &t.h), GY_E_CANCELLED);
+    assert_string_equal(err.msg, "stopped while it waited for workers");
+    assert_true(gy_clock_ns() - ns < 3000000000);
+    close_town(&t);
+}
+
+/* Its host answers, so a long step is no death: only stall_ms counts. */
+static void busy_is_not_dead(void **state) {
+    (void)state;
+    town t;
+    found(&t);
+    int v = add(&t, "silent", 3);
+    list(&t, 1, "");
+    gy_host_opts o = opts(&t);
+    o.peer_ms = 200;
+    open_town(&t, &o);
+    turn_for(&t, 1000);
+    assert_int_equal(worker_at(&t, v).n_death, 0);
+    assert_int_equal(worker_at(&t, v).n_start, 1);
+    close_town(&t);
+}
+
 static void stopped_as_a_whole(void **state) { /* the process is there, and says nothing */
     (void)state;
     town t;
@@ -565,6 +604,8 @@ int main(void) {
         cmocka_unit_test(stopped_as_a_whole),
         cmocka_unit_test(nonsense),
         cmocka_unit_test(a_bad_file),
+        cmocka_unit_test(given_up),
+        cmocka_unit_test(busy_is_not_dead),
         cmocka_unit_test(closed_with_work),
         cmocka_unit_test(by_name),
     };

@@ -34,6 +34,11 @@ gy_status gy_kvmem_open(gy_kvmem *s, gy_backend *be, const gy_kv_config *c, cons
                         gy_err *err) {
     gy_status st = GY_OK;
     *s = (gy_kvmem){.be = be, .is_lent = lender != NULL};
+    if (lender && !be->is_host)
+        return gy_err_set(err, GY_E_UNSUPPORTED,
+                          "KV that other processes write into lies in host memory, which backend %s cannot compute on; "
+                          "run it without prefill and decode workers",
+                          be->ops->name);
     for (int g = 0; g < GY_KV_GROUPS && st == GY_OK; g++) st = open_arena(s, c, (gy_kv_group)g, lender, err);
     if (st == GY_OK) st = gy_kv_create(c, s->arena, err, &s->kv);
     if (st != GY_OK) {
@@ -43,6 +48,7 @@ gy_status gy_kvmem_open(gy_kvmem *s, gy_backend *be, const gy_kv_config *c, cons
     for (int g = 0; g < GY_KV_GROUPS; g++)
         s->view[g] = (gy_kv_view){.base = s->arena[g],
                                   .map = gy_kv_map(s->kv, (gy_kv_group)g),
+                                  .n_map = gy_kv_map_len(s->kv, (gy_kv_group)g),
                                   .dtype = c->dtype,
                                   .n_layer = c->n_layer[g],
                                   .n_head_kv = c->n_head_kv,

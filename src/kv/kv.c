@@ -177,6 +177,10 @@ const int32_t *gy_kv_map(const gy_kv *kv, gy_kv_group g) {
     return kv->pool[g].map;
 }
 
+int64_t gy_kv_map_len(const gy_kv *kv, gy_kv_group g) {
+    return (int64_t)kv->cfg.max_seqs * kv->pool[g].n_map * kv->cfg.max_len;
+}
+
 int64_t gy_kv_map_off(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t depth) {
     return ((int64_t)seq * kv->pool[g].n_map + depth) * kv->cfg.max_len;
 }

@@ -102,6 +102,7 @@ int32_t gy_kv_seq_blocks(const gy_kv *kv, gy_kv_group g, int32_t seq);
 /* The map, host memory: entry of (seq, depth, pos) is map[gy_kv_map_off(..) + pos]; -1 = not set. Boundary: depth 0. */
 const int32_t *gy_kv_map(const gy_kv *kv, gy_kv_group g);
 int64_t gy_kv_map_off(const gy_kv *kv, gy_kv_group g, int32_t seq, int32_t depth);
+int64_t gy_kv_map_len(const gy_kv *kv, gy_kv_group g); /* entries */
 void *gy_kv_arena(const gy_kv *kv, gy_kv_group g);
 
 int32_t gy_kv_n_free(const gy_kv *kv, gy_kv_group g);   /* held by nobody. O(1) */

@@ -5,6 +5,7 @@
 #include "model/loop.h"
 
 #include "base/arena.h"
+#include "model/map_copy.h"
 
 #include <math.h>
 
@@ -16,7 +17,8 @@ struct gy_loop {
     gy_loop_config c;
     void *mem; /* backend memory: everything below is carved from it */
     size_t bytes;
-    gy_carve carve; /* of mem; base NULL where it is not the host's */
+    gy_carve carve;                  /* of mem; base NULL where it is not the host's */
+    gy_map_copy core_map, bound_map; /* of c.core, c.boundary */
 
     void *state_h, *state_e; /* [n_state, n_embd] act: hidden, injection (inject only) */
 
@@ -118,13 +120,20 @@ gy_status gy_loop_create(gy_model *m, const gy_loop_config *c, gy_err *err, gy_l
     }
     if (m->be->is_host) l->carve = (gy_carve){.base = l->mem, .cap = l->bytes};
     lay_out(l, &l->carve);
-    *out = l;
-    return GY_OK;
+    gy_status st = gy_map_copy_open(&l->core_map, m->be, &l->c.core, err);
+    if (st == GY_OK) st = gy_map_copy_open(&l->bound_map, m->be, &l->c.boundary, err);
+    if (st == GY_OK)
+        *out = l;
+    else
+        gy_loop_destroy(l);
+    return st;
 }
 
 void gy_loop_destroy(gy_loop *l) {
     if (!l) return;
     GY_CHECK(gy_carve_check(&l->carve));
+    gy_map_copy_close(&l->core_map);
+    gy_map_copy_close(&l->bound_map);
     l->m->be->ops->free(l->m->be, l->mem, l->bytes);
     gy_mem_free(l->host_logits);
     gy_mem_free(l->host_row);
@@ -137,7 +146,8 @@ size_t gy_loop_workspace_bytes(const gy_loop *l) {
 
 /* ---- one batch -------------------------------------------------------------------------------------------------- */
 
-static void begin_rows(gy_loop *l, const gy_loop_batch *b) {
+/* The rows of a batch, and the map rows that they will read in the group of map. */
+static void begin_rows(gy_loop *l, const gy_loop_batch *b, const gy_kv_view *kv, gy_map_copy *map) {
     GY_CHECK(b->n_row <= l->c.max_row);
     gy_backend *be = l->m->be;
     size_t n = (size_t)b->n_row;
@@ -146,6 +156,10 @@ static void begin_rows(gy_loop *l, const gy_loop_batch *b) {
     if (b->slot) be->ops->upload(be, l->slot, b->slot, n * sizeof(int32_t));
     if (b->map_off) be->ops->upload(be, l->map_off, b->map_off, n * sizeof(int64_t));
     l->rows = (gy_rows){.n_row = b->n_row, .pos = l->pos, .slot = l->slot, .map_off = l->map_off};
+    if (!kv->base) return;
+    gy_map_copy_update(map, b->n_row, b->pos, b->map_off);
+    if (be->ops->begin_rows)
+        be->ops->begin_rows(be, &(gy_rows){.n_row = b->n_row, .pos = b->pos, .map_off = b->map_off});
 }
 
 static void fill_rope(gy_loop *l) {
@@ -235,7 +249,7 @@ void gy_loop_prelude(gy_loop *l, const gy_loop_batch *b, const gy_loop_entry *in
     gy_model *m = l->m;
     gy_backend *be = m->be;
     if (!b->n_row) return;
-    begin_rows(l, b);
+    begin_rows(l, b, &l->c.boundary, &l->bound_map);
     be->ops->upload(be, l->ids, in->ids, (size_t)b->n_row * sizeof(int32_t));
     be->ops->embed(be, &(gy_embed_args){
                            .table = &m->embed, .ids = l->ids, .scale = m->d.embed_scale, .n_row = b->n_row, .y = l->x});
@@ -288,7 +302,7 @@ static void read_latent(gy_loop *l, double *latent_out) {
 void gy_loop_pass(gy_loop *l, const gy_loop_batch *b, float *gate_out, double *latent_out) {
     gy_model *m = l->m;
     if (!b->n_row) return;
-    begin_rows(l, b);
+    begin_rows(l, b, &l->c.core, &l->core_map);
     fill_rope(l);
     move_rows(l, 0, l->state_h, l->state, b->n_row, l->x);
     if (latent_out) move_rows(l, 0, l->state_h, l->state, b->n_row, l->prev);
@@ -305,7 +319,7 @@ const float *gy_loop_coda(gy_loop *l, const gy_loop_batch *b, const int32_t *log
     gy_backend *be = m->be;
     GY_CHECK(n_logit <= l->c.max_logit && n_logit <= b->n_row);
     if (!b->n_row || (!n_logit && !m->d.n_layer[GY_CODA])) return NULL;
-    begin_rows(l, b);
+    begin_rows(l, b, &l->c.boundary, &l->bound_map);
     move_rows(l, 0, l->state_h, l->state, b->n_row, l->x);
     if (m->d.coda_norm) norm(l, l->x, m->final_norm, b->n_row, l->x);
     if (m->d.n_layer[GY_CODA]) {

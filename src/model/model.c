@@ -29,6 +29,7 @@ typedef struct loader {
     const gy_model_load_opts *o;
     const gy_tensor_info *embed;
     size_t done, total;
+    void *whole; /* backend memory of the weight whose parts are being copied */
     gy_err *err;
 } loader;
 
@@ -95,18 +96,21 @@ static void note_progress(loader *l, size_t bytes) {
     if (l->o->progress) l->o->progress(l->o->progress_arg, l->done, l->total);
 }
 
-/* Converts in pieces through a host buffer, so that a backend with memory of its own needs no second copy either. */
+/* In pieces, through a host buffer where a backend with memory of its own needs another dtype; else straight from the
+ * mapped file. */
 static gy_status convert_into(loader *l, void *dst, gy_dtype dst_type, const gy_tensor_info *t, size_t n) {
     enum { PIECE = 1 << 20 };
     gy_backend *be = l->m->be;
     size_t src_bytes = gy_dtype_bytes(t->dtype), dst_bytes = gy_dtype_bytes(dst_type);
-    char *buf = be->is_host ? NULL : gy_mem_alloc(GY_MEM_MODEL, PIECE, dst_bytes);
-    if (!be->is_host && !buf) return no_memory(l, t->name, PIECE * dst_bytes);
+    int converts = !be->is_host && t->dtype != dst_type;
+    char *buf = converts ? gy_mem_alloc(GY_MEM_MODEL, PIECE, dst_bytes) : NULL;
+    if (converts && !buf) return no_memory(l, t->name, PIECE * dst_bytes);
     for (size_t i = 0; i < n; i += PIECE) {
         size_t len = n - i < PIECE ? n - i : PIECE;
-        char *to = be->is_host ? (char *)dst + i * dst_bytes : buf;
-        gy_convert(to, dst_type, (const char *)t->data + i * src_bytes, t->dtype, len);
-        if (!be->is_host) be->ops->upload(be, (char *)dst + i * dst_bytes, buf, len * dst_bytes);
+        const char *from = (const char *)t->data + i * src_bytes;
+        char *to = (char *)dst + i * dst_bytes;
+        if (be->is_host || converts) gy_convert(converts ? buf : to, dst_type, from, t->dtype, len);
+        if (!be->is_host) be->ops->upload(be, to, converts ? buf : from, len * dst_bytes);
         note_progress(l, len * src_bytes);
     }
     gy_mem_free(buf);
@@ -128,24 +132,26 @@ static gy_status load_vec(loader *l, const gy_tensor_info *t, void **out) {
     return GY_OK;
 }
 
-/* The next row block of a weight matrix: where it lies if the backend can use it so, else a copy. */
-static gy_status load_part(loader *l, const gy_tensor_info *t, gy_weight *w) {
+/* The next row block of a weight matrix of n_all rows: where it lies if the backend can use it so, else a copy; copied
+ * parts lie behind one another. */
+static gy_status load_part(loader *l, const gy_tensor_info *t, gy_weight *w, int32_t n_all) {
     gy_model *m = l->m;
     gy_dtype want = m->be->act == GY_BF16 ? GY_BF16 : t->dtype;
     const void *data = t->data;
+    if (w->n_part && w->dtype != want)
+        return gy_err_set(l->err, GY_E_UNSUPPORTED, "%s: tensor \"%s\" is %s while its neighbours are %s", t->file,
+                          t->name, gy_dtype_name(t->dtype), gy_dtype_name(w->dtype));
     if (want != t->dtype || !m->be->is_host) {
-        size_t bytes = n_elem(t) * gy_dtype_bytes(want);
-        void *p = own_alloc(l, bytes);
-        if (!p) return no_memory(l, t->name, bytes);
+        size_t row = (size_t)t->shape[1] * gy_dtype_bytes(want), bytes = n_elem(t) * gy_dtype_bytes(want);
+        if (!w->n_part && !(l->whole = own_alloc(l, (size_t)n_all * row)))
+            return no_memory(l, t->name, (size_t)n_all * row);
+        char *p = (char *)l->whole + (size_t)w->n * row;
         GY_TRY(convert_into(l, p, want, t, n_elem(t)));
         m->converted_bytes += bytes;
         data = p;
     } else {
         note_progress(l, t->bytes);
     }
-    if (w->n_part && w->dtype != want)
-        return gy_err_set(l->err, GY_E_UNSUPPORTED, "%s: tensor \"%s\" is %s while its neighbours are %s", t->file,
-                          t->name, gy_dtype_name(t->dtype), gy_dtype_name(w->dtype));
     int32_t n = (int32_t)t->shape[0];
     w->dtype = want;
     w->k = (int32_t)t->shape[1];
@@ -201,9 +207,9 @@ static gy_status place(loader *l, gy_role role, const gy_tensor_info *t, gy_laye
     switch (role) {
     case GY_ROLE_EMBED:
         l->embed = t;
-        return load_part(l, t, &m->embed); /* first row of every table */
+        return load_part(l, t, &m->embed, (int32_t)t->shape[0]); /* first row of every table */
     case GY_ROLE_HEAD:
-        return load_part(l, t, &m->head);
+        return load_part(l, t, &m->head, (int32_t)t->shape[0]);
     case GY_ROLE_HEAD_COPY:
         return check_head_copy(l, t);
     case GY_ROLE_FINAL_NORM:
@@ -213,7 +219,7 @@ static gy_status place(loader *l, gy_role role, const gy_tensor_info *t, gy_laye
     case GY_ROLE_GATE_B:
         return load_vec(l, t, &m->gate_b);
     case GY_ROLE_ADAPTER:
-        return load_part(l, t, &m->adapter);
+        return load_part(l, t, &m->adapter, (int32_t)t->shape[0]);
     case GY_ROLE_ROPE_TABLE:
         return load_rope_table(l, t);
     case GY_ROLE_NORM_0:
@@ -228,17 +234,17 @@ static gy_status place(loader *l, gy_role role, const gy_tensor_info *t, gy_laye
     case GY_ROLE_K:
     case GY_ROLE_V:
     case GY_ROLE_QKV:
-        return load_part(l, t, &y->qkv);
+        return load_part(l, t, &y->qkv, (m->d.n_head + 2 * m->d.n_head_kv) * m->d.head_dim);
     case GY_ROLE_QK_BIAS:
         return load_qk_bias(l, t, y);
     case GY_ROLE_O:
-        return load_part(l, t, &y->o);
+        return load_part(l, t, &y->o, (int32_t)t->shape[0]);
     case GY_ROLE_GATE: /* gate, up likewise */
     case GY_ROLE_UP:
     case GY_ROLE_GATE_UP:
-        return load_part(l, t, &y->gate_up);
+        return load_part(l, t, &y->gate_up, 2 * m->d.n_ff);
     case GY_ROLE_DOWN:
-        return load_part(l, t, &y->down);
+        return load_part(l, t, &y->down, (int32_t)t->shape[0]);
     }
     return GY_E_BUG;
 }
@@ -306,6 +312,22 @@ static gy_status make_inv_freq(loader *l) {
     return GY_OK;
 }
 
+/* The backend learns which products will come. */
+static void prepare(const gy_model *m) {
+    gy_backend *be = m->be;
+    if (!be->ops->prepare) return;
+    for (gy_stage s = GY_PRELUDE; s < GY_STAGES; s++)
+        for (int32_t il = 0; il < m->d.n_layer[s]; il++) {
+            const gy_layer *y = &m->layer[s][il];
+            be->ops->prepare(be, &y->qkv, 0);
+            be->ops->prepare(be, &y->o, 0);
+            be->ops->prepare(be, &y->gate_up, 0);
+            be->ops->prepare(be, &y->down, 0);
+        }
+    if (m->d.inject) be->ops->prepare(be, &m->adapter, 0);
+    be->ops->prepare(be, &m->head, 1);
+}
+
 gy_status gy_model_load(const char *dir, const gy_model_load_opts *o, gy_err *err, gy_model **out) {
     gy_model *m = gy_mem_alloc(GY_MEM_MODEL, 1, sizeof *m);
     if (m) m->own = gy_mem_alloc(GY_MEM_MODEL, 1, sizeof *m->own);
@@ -322,6 +344,7 @@ gy_status gy_model_load(const char *dir, const gy_model_load_opts *o, gy_err *er
     GY_TRY_GOTO(st, load_weights(&l), fail);
     note_progress(&l, l.total - l.done); /* tensors that were only looked at: the bar ends full */
     GY_TRY_GOTO(st, make_inv_freq(&l), fail);
+    prepare(m);
     GY_TRY_GOTO(st, m->be->ops->sync(m->be, err), fail);
     *out = m;
     return GY_OK;

@@ -1,7 +1,7 @@
 /* The operations that models are made of, one contract each, and the table through which a backend offers them.
  *
- * Backends: `ref` (plain C, never optimised: the definition of right), `cpu` (AVX2, AVX-512), later `cuda`. A model
- * runs on a gy_backend and knows nothing else. All pointers in argument structs are memory of that backend
+ * Backends: `ref` (plain C, never optimised: the definition of right), `cpu` (AVX2, AVX-512), `cuda`. A model runs on a
+ * gy_backend and knows nothing else. All pointers in argument structs are memory of that backend
  * (gy_ops.alloc) unless marked "host". Argument structs are read during the call only.
  *
  * Names: n_row rows in the batch; act = the backend's activation dtype (F32 or BF16, chosen at creation): every
@@ -45,7 +45,9 @@ typedef struct gy_weight {
 enum { GY_BLOCK_SLOTS = 16 };
 typedef struct gy_kv_view {
     void *base;         /* [n_block][n_layer][2][16][n_head_kv][head_dim] */
-    const int32_t *map; /* the slot map: rows index into it by gy_rows.map_off */
+    const int32_t *map; /* the slot map: rows index into it by gy_rows.map_off. The KV cache's own lies in host memory
+                           and the loop driver gives operations a copy of it where the backend has memory of its own */
+    int64_t n_map;      /* entries of map */
     gy_dtype dtype;     /* = act */
     int32_t n_layer, n_head_kv, head_dim;
 } gy_kv_view;
@@ -132,7 +134,8 @@ typedef struct gy_rope_kv_args {
 
 /* Causal attention over the slot map. Query head h reads kv head h / (n_head / n_head_kv).
  *   s_j = (q . k_j) * scale for j = 0..pos[r];  y = round( sum_j softmax(s)_j v_j ), all in f32
- * (the flash form: scores and weights are not rounded, the result is; ouro.md, rounding). */
+ * (the flash form: scores and weights are not rounded, the result is; ouro.md, rounding). A backend whose product units
+ * take BF16 alone may use weights good to 2^-17, relatively: far below the result's 2^-9. */
 typedef struct gy_attn_args {
     const void *q;    /* [n_row, q_stride] act: the first n_head * head_dim of each row */
     int32_t q_stride; /* elements from row to row */
@@ -229,6 +232,13 @@ typedef struct gy_ops {
     int (*n_member)(gy_backend *be);
     void (*parallel)(gy_backend *be, int32_t n, void (*fn)(void *arg, int32_t item, int member), void *arg);
 
+    /* Two hints that a backend may leave NULL; nothing computed may depend on whether they were called.
+     * prepare: w is in place and will be used by linear (y_f32 as there). At load: takes its time.
+     * begin_rows: host copies of the rows that the next operations get (slot is not looked at); read during the call.
+     */
+    void (*prepare)(gy_backend *be, const gy_weight *w, int y_f32);
+    void (*begin_rows)(gy_backend *be, const gy_rows *host);
+
     void (*embed)(gy_backend *be, const gy_embed_args *a);
     void (*norm)(gy_backend *be, const gy_norm_args *a);
     void (*linear)(gy_backend *be, const gy_linear_args *a);
@@ -271,6 +281,19 @@ typedef struct gy_cpu_opts {
 } gy_cpu_opts;
 /* Chooses the variant by gy_cpu_features() (mask included). Fails with GY_E_UNSUPPORTED below AVX2: use ref then. */
 gy_status gy_backend_cpu_create(const gy_cpu_opts *o, gy_err *err, gy_backend **out);
+
+/* ---- the GPU (src/ops/cuda, a shared object that is loaded when it is there) ------------------------------------- */
+
+typedef struct gy_cuda_opts {
+    gy_dtype act;
+    int32_t device; /* as CUDA counts them */
+    int n_thread;   /* host threads that sample; 0 = physical cores */
+    gy_ops_limits limits;
+} gy_cuda_opts;
+/* GY_E_DEVICE with a sentence: no library, no driver, no such device, another build, another architecture. */
+gy_status gy_backend_cuda_create(const gy_cuda_opts *o, gy_err *err, gy_backend **out);
+/* "cuda" or "cuda:N". */
+gy_status gy_cuda_parse_device(const char *text, gy_err *err, int32_t *device_out);
 
 void gy_backend_destroy(gy_backend *be); /* accepts NULL */
 

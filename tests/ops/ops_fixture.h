@@ -18,6 +18,8 @@
 
 #include <cmocka.h>
 
+#include "cuda_proxy.h"
+
 #include "base/cpu.h"
 #include "base/mem.h"
 #include "base/philox.h"
@@ -130,14 +132,34 @@ static UNUSED buf buf_bytes(const void *src, size_t n) {
 typedef struct variant {
     const char *name, *ops_name;
     uint32_t mask, needs;
-    int vl;
+    int vl;            /* lanes that share a sum: how many roundings one takes */
+    double weight_err; /* of attention's weights in BF16: ops.h allows a GPU's */
 } variant;
 static const variant variants[] = {
-    {"avx512", "cpu-avx512", ~0u, GY_CPU_AVX512, 16},
-    {"avx2", "cpu-avx2", ~(uint32_t)GY_CPU_AVX512, GY_CPU_AVX2, 8},
+    {"avx512", "cpu-avx512", ~0u, GY_CPU_AVX512, 16, 0},
+    {"avx2", "cpu-avx2", ~(uint32_t)GY_CPU_AVX512, GY_CPU_AVX2, 8, 0},
+    {"cuda", "cuda", ~0u, 0, 1, 0x1p-17},
 };
 
+static UNUSED int is_cuda(const variant *v) {
+    return !strcmp(v->name, "cuda");
+}
+
+/* Asked once in a program; the reason is worth one line. */
+static UNUSED int cuda_missing(void) {
+    static int known, missing;
+    gy_err err = {0};
+    if (known) return missing;
+    known = 1;
+    gy_backend *be = px_open(GY_F32, 1, &err);
+    missing = !be;
+    if (missing) print_message("    cuda skipped: %s\n", err.msg);
+    gy_backend_destroy(be);
+    return missing;
+}
+
 static UNUSED int variant_missing(const variant *v) {
+    if (is_cuda(v)) return cuda_missing();
     gy_cpu_set_mask(v->mask);
     int missing = !(gy_cpu_features() & v->needs);
     gy_cpu_set_mask(~0u);
@@ -149,6 +171,11 @@ static UNUSED gy_backend *cpu_open(const variant *v, gy_dtype act, int n_thread)
     gy_cpu_opts o = {.act = act, .n_thread = n_thread, .limits = {.max_row = 64, .max_k = 4608, .max_len = 512}};
     gy_backend *be = NULL;
     gy_err err = {0};
+    if (is_cuda(v)) {
+        be = px_open(act, n_thread, &err);
+        if (!be) fail_msg("%s", err.msg);
+        return be;
+    }
     gy_cpu_set_mask(v->mask);
     gy_status st = gy_backend_cpu_create(&o, &err, &be);
     gy_cpu_set_mask(~0u);

@@ -24,6 +24,11 @@ static int32_t or_default(int32_t v, int32_t d) {
     return v ? v : d;
 }
 
+const char *gold_backend(const char *asked) {
+    const char *instead = getenv("GY_TEST_BACKEND");
+    return instead && !strcmp(asked, "cpu") ? instead : asked;
+}
+
 void gold_open(const gold_setup *s, gold_env *out) {
     char path[512];
     gy_err err;
@@ -34,9 +39,12 @@ void gold_open(const gold_setup *s, gold_env *out) {
     gy_cpu_opts o = {.act = s->act,
                      .n_thread = s->n_thread ? s->n_thread : 2,
                      .limits = gy_loop_limits(&d, or_default(s->max_rows, 256), or_default(s->max_len, 256))};
-    gy_status st = strcmp(s->backend, "ref") ? gy_backend_cpu_create(&o, &err, &out->be)
-                                             : gy_backend_ref_create(s->act, &err, &out->be);
-    if (st < 0) die(s->backend, &err);
+    gy_cuda_opts co = {.act = s->act, .n_thread = o.n_thread, .limits = o.limits};
+    const char *backend = gold_backend(s->backend);
+    gy_status st = !strcmp(backend, "ref")    ? gy_backend_ref_create(s->act, &err, &out->be)
+                   : !strcmp(backend, "cuda") ? gy_backend_cuda_create(&co, &err, &out->be)
+                                              : gy_backend_cpu_create(&o, &err, &out->be);
+    if (st < 0) die(backend, &err);
     gy_model_load_opts lo = {.be = out->be};
     if (gy_model_load(path, &lo, &err, &out->m) < 0) die("load", &err);
 }

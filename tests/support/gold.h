@@ -9,7 +9,7 @@
 
 typedef struct gold_setup {
     const char *model;   /* "ouro-tiny" ..., under tests/golden/models, or a path with a slash */
-    const char *backend; /* "ref", "cpu" */
+    const char *backend; /* "ref", "cpu"; where the environment has GY_TEST_BACKEND, that takes the place of "cpu" */
     gy_dtype act;
     int n_thread;     /* cpu */
     int32_t max_rows; /* 0 = 256 */
@@ -30,6 +30,7 @@ typedef struct gold_env {
     gy_engine *e; /* NULL until gold_engine */
 } gold_env;
 
+const char *gold_backend(const char *asked);          /* after GY_TEST_BACKEND */
 void gold_open(const gold_setup *s, gold_env *out);   /* backend and model */
 void gold_engine(const gold_setup *s, gold_env *env); /* and an engine on it, in place of the one that is there */
 void gold_close(gold_env *env);

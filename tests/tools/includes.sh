@@ -13,6 +13,7 @@ tensor    base/
 ops       base/ tensor/
 ops/ref   base/ tensor/ ops/ops.h
 ops/cpu   base/ tensor/ ops/ops.h ops/ref/host.h
+ops/cuda  ops/ops.h ops/cuda_abi.h
 kv        base/ tensor/
 model     base/ tensor/ ops/ops.h kv/
 text      base/
@@ -41,9 +42,13 @@ histedit.h     src/cli/
 immintrin.h    src/ops/cpu/ src/base/cpu.c
 x86intrin.h    src/ops/cpu/ src/base/cpu.c
 cpuid.h        src/base/cpu.c
+cuda_runtime.h src/ops/cuda/
+cuda_bf16.h    src/ops/cuda/
+cuda_fp16.h    src/ops/cuda/
+cublasLt.h     src/ops/cuda/
 '
 
-find src -type f \( -name '*.[ch]' -o -name '*.inc' \) | sort | while read -r file; do
+find src -type f \( -name '*.[ch]' -o -name '*.inc' -o -name '*.cu' -o -name '*.cuh' \) | sort | while read -r file; do
     sed -n 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*\([<"]\)\([^">]*\)[">].*/\1 \2/p' "$file" | sed "s|^|$file |"
 done | awk -v arrows="$arrows" -v fences="$fences" '
     function under(path, list,    n, w, i) {

@@ -1,0 +1,263 @@
+/* The backend's life: device, memory, copies, errors, and its table. Computes nothing. */
+#include "ops/cuda/cuda_int.cuh"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef GY_CUDA_BUILT_FOR
+#define GY_CUDA_BUILT_FOR "an unknown architecture"
+#endif
+
+/* ---- errors ----------------------------------------------------------------------------------------------------- */
+
+gy_status cuda_err(gy_err *err, gy_status st, const char *fmt, ...) {
+    va_list ap;
+    if (!err) return st;
+    err->status = st;
+    va_start(ap, fmt);
+    vsnprintf(err->msg, sizeof err->msg, fmt, ap);
+    va_end(ap);
+    return st;
+}
+
+void cuda_enter(cuda_be *c) {
+    cuda_ok(c, cudaSetDevice(c->device), "choosing the device");
+}
+
+int cuda_ok(cuda_be *c, cudaError_t rc, const char *where) {
+    if (rc == cudaSuccess) return 1;
+    if (c->first == cudaSuccess) {
+        c->first = rc;
+        snprintf(c->where, sizeof c->where, "%s", where);
+    }
+    return 0;
+}
+
+static gy_status be_sync(gy_backend *be, gy_err *err) {
+    cuda_be *c = of_be(be);
+    cuda_enter(c);
+    cuda_ok(c, cudaStreamSynchronize(c->stream), "waiting for the device");
+    if (c->first == cudaSuccess) return GY_OK;
+    gy_status st =
+        cuda_err(err, c->first == cudaErrorMemoryAllocation ? GY_E_NOMEM : GY_E_DEVICE, "device cuda:%d: %s: %s (%s)",
+                 c->device, c->where, cudaGetErrorString(c->first), cudaGetErrorName(c->first));
+    c->first = cudaSuccess;
+    return st;
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------------------- */
+
+static void *be_alloc(gy_backend *be, size_t bytes) {
+    cuda_be *c = of_be(be);
+    void *p = NULL;
+    cuda_enter(c);
+    if (cudaMalloc(&p, bytes ? bytes : 1) != cudaSuccess) {
+        cudaGetLastError(); /* the caller says what could not be had */
+        return NULL;
+    }
+    cuda_ok(c, cudaMemsetAsync(p, 0, bytes, c->stream), "clearing memory");
+    return p;
+}
+
+static void be_free(gy_backend *be, void *p, size_t bytes) {
+    (void)bytes;
+    cuda_enter(of_be(be));
+    if (p) cuda_ok(of_be(be), cudaFree(p), "freeing memory"); /* waits for what uses it */
+}
+
+static size_t be_mem_available(gy_backend *be) {
+    size_t free_bytes = 0, total = 0;
+    cuda_enter(of_be(be));
+    if (!cuda_ok(of_be(be), cudaMemGetInfo(&free_bytes, &total), "asking for free memory")) return 0;
+    return free_bytes;
+}
+
+/* Room in the ring, at most want bytes; waits when the next segment is still being read. */
+static char *ring_take(cuda_be *c, size_t want, size_t *n_out) {
+    cuda_ring *r = &c->ring;
+    if (r->used == RING_SEGMENT_BYTES) {
+        cuda_ok(c, cudaEventRecord(r->done[r->segment], c->stream), "staging");
+        r->segment = (r->segment + 1) % RING_SEGMENTS;
+        cuda_ok(c, cudaEventSynchronize(r->done[r->segment]), "staging");
+        r->used = 0;
+    }
+    size_t room = RING_SEGMENT_BYTES - r->used;
+    char *p = r->base + (size_t)r->segment * RING_SEGMENT_BYTES + r->used;
+    *n_out = want < room ? want : room;
+    r->used += (*n_out + 15) / 16 * 16;
+    if (r->used > RING_SEGMENT_BYTES) r->used = RING_SEGMENT_BYTES;
+    return p;
+}
+
+void cuda_put(cuda_be *c, void *dst, const void *src, size_t bytes) {
+    cuda_enter(c);
+    for (size_t at = 0, n; at < bytes; at += n) {
+        char *p = ring_take(c, bytes - at, &n);
+        memcpy(p, (const char *)src + at, n);
+        cuda_ok(c, cudaMemcpyAsync((char *)dst + at, p, n, cudaMemcpyHostToDevice, c->stream), "upload");
+    }
+}
+
+static void be_upload(gy_backend *be, void *dst, const void *src, size_t bytes) {
+    cuda_put(of_be(be), dst, src, bytes);
+}
+
+/* Through the ring too: a copy into pageable memory would go through the driver's smaller one. */
+static void be_download(gy_backend *be, void *dst, const void *src, size_t bytes) {
+    cuda_be *c = of_be(be);
+    cuda_enter(c);
+    for (size_t at = 0, n; at < bytes; at += n) {
+        char *p = ring_take(c, bytes - at, &n);
+        cuda_ok(c, cudaMemcpyAsync(p, (const char *)src + at, n, cudaMemcpyDeviceToHost, c->stream), "download");
+        cuda_ok(c, cudaStreamSynchronize(c->stream), "download");
+        memcpy((char *)dst + at, p, n);
+    }
+}
+
+static gy_status ring_open(cuda_be *c, gy_err *err) {
+    cuda_ring *r = &c->ring;
+    if (cudaMallocHost((void **)&r->base, (size_t)RING_SEGMENTS * RING_SEGMENT_BYTES) != cudaSuccess)
+        return cuda_err(err, GY_E_NOMEM, "device cuda:%d: no %d MiB of pinned host memory", c->device,
+                        RING_SEGMENTS * (RING_SEGMENT_BYTES >> 20));
+    for (int i = 0; i < RING_SEGMENTS; i++)
+        if (cudaEventCreateWithFlags(&r->done[i], cudaEventDisableTiming) != cudaSuccess)
+            return cuda_err(err, GY_E_DEVICE, "device cuda:%d: no events", c->device);
+    return GY_OK;
+}
+
+static void ring_close(cuda_ring *r) {
+    for (int i = 0; i < RING_SEGMENTS; i++)
+        if (r->done[i]) cudaEventDestroy(r->done[i]);
+    if (r->base) cudaFreeHost(r->base);
+}
+
+/* ---- the object ------------------------------------------------------------------------------------------------- */
+
+static int be_n_member(gy_backend *be) {
+    (void)be;
+    return 1;
+}
+
+static void be_parallel(gy_backend *be, int32_t n, void (*fn)(void *arg, int32_t item, int member), void *arg) {
+    (void)be;
+    for (int32_t i = 0; i < n; i++) fn(arg, i, 0);
+}
+
+/* Accepts a half-built one. */
+static void be_destroy(gy_backend *be) {
+    cuda_be *c = of_be(be);
+    cuda_enter(c);
+    if (c->stream) cudaStreamSynchronize(c->stream);
+    cuda_attn_close(c);
+    cuda_lt_close(c);
+    cudaFree(c->seed);
+    cudaFree(c->pos);
+    cudaFree(c->zero);
+    ring_close(&c->ring);
+    if (c->stream) cudaStreamDestroy(c->stream);
+    free(c);
+}
+
+static const gy_ops cuda_ops = {
+    .name = "cuda",
+    .alloc = be_alloc,
+    .free = be_free,
+    .upload = be_upload,
+    .download = be_download,
+    .sync = be_sync,
+    .destroy = be_destroy,
+    .mem_available = be_mem_available,
+    .n_member = be_n_member,
+    .parallel = be_parallel,
+    .prepare = cuda_prepare,
+    .begin_rows = cuda_begin_rows,
+    .embed = cuda_embed,
+    .norm = cuda_norm,
+    .linear = cuda_linear,
+    .rope_table = cuda_rope_table,
+    .rope_kv = cuda_rope_kv,
+    .attn = cuda_attn_run,
+    .residual = cuda_residual,
+    .silu_mul = cuda_silu_mul,
+    .concat = cuda_concat,
+    .gather = cuda_gather,
+    .scatter = cuda_scatter,
+    .gate = cuda_gate,
+    .latent_diff = cuda_latent_diff,
+    .latent_init = cuda_latent_init,
+};
+
+static __global__ void probe_kernel(void) {}
+
+static gy_status no_device(const gy_cuda_opts *o, cudaError_t rc, gy_err *err) {
+    if (rc == cudaErrorInsufficientDriver)
+        return cuda_err(err, GY_E_DEVICE,
+                        "device cuda: no NVIDIA driver here, or one older than CUDA %d.%d needs; install a driver of "
+                        "version 580 or later, or use device cpu",
+                        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    return cuda_err(err, GY_E_DEVICE, "device cuda:%d: no GPU can be used: %s (%s); nvidia-smi shows what there is",
+                    o->device, cudaGetErrorString(rc), cudaGetErrorName(rc));
+}
+
+static gy_status check_device(const gy_cuda_opts *o, gy_err *err, int *n_sm_out) {
+    int n = 0;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+    if (rc != cudaSuccess) return no_device(o, rc, err);
+    if (o->device < 0 || o->device >= n)
+        return cuda_err(err, GY_E_DEVICE, "device cuda:%d: this machine has %d GPU%s, numbered from 0", o->device, n,
+                        n == 1 ? "" : "s");
+    cudaDeviceProp prop;
+    if ((rc = cudaSetDevice(o->device)) != cudaSuccess || (rc = cudaGetDeviceProperties(&prop, o->device)) != 0)
+        return no_device(o, rc, err);
+    cudaFuncAttributes attr;
+    if (cudaFuncGetAttributes(&attr, (const void *)probe_kernel) != cudaSuccess) {
+        cudaGetLastError();
+        return cuda_err(err, GY_E_DEVICE,
+                        "device cuda:%d: %s has compute capability %d.%d, this libgyre_cuda.so is built for %s; build "
+                        "with -DGY_CUDA_ARCH=%d%d",
+                        o->device, prop.name, prop.major, prop.minor, GY_CUDA_BUILT_FOR, prop.major, prop.minor);
+    }
+    *n_sm_out = prop.multiProcessorCount;
+    return GY_OK;
+}
+
+static gy_status open_parts(cuda_be *c, gy_err *err) {
+    size_t n = (size_t)(c->limits.max_row > 0 ? c->limits.max_row : 1);
+    if (cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking) != cudaSuccess)
+        return cuda_err(err, GY_E_DEVICE, "device cuda:%d: no stream", c->device);
+    GY_TRY(ring_open(c, err));
+    if (cudaMalloc((void **)&c->seed, n * sizeof *c->seed) || cudaMalloc((void **)&c->pos, n * sizeof *c->pos) ||
+        cudaMalloc((void **)&c->zero, n))
+        return cuda_err(err, GY_E_NOMEM, "device cuda:%d: no memory for the arrays of %zu rows", c->device, n);
+    GY_TRY(cuda_attn_open(c, err));
+    return c->head.be.act == GY_BF16 ? cuda_lt_open(c, err) : GY_OK;
+}
+
+static gy_status create(const gy_cuda_opts *o, gy_err *err, gy_backend **out) {
+    int n_sm = 0;
+    GY_TRY(check_device(o, err, &n_sm));
+    cuda_be *c = (cuda_be *)calloc(1, sizeof *c);
+    if (!c) return cuda_err(err, GY_E_NOMEM, "out of memory");
+    c->head.be.ops = &cuda_ops;
+    c->head.be.act = o->act;
+    c->device = o->device;
+    c->n_sm = n_sm;
+    c->limits = o->limits;
+    gy_status st = open_parts(c, err);
+    if (st < 0)
+        be_destroy(&c->head.be);
+    else
+        *out = &c->head.be;
+    return st;
+}
+
+extern "C" __attribute__((visibility("default"))) void gy_cuda_entry(gy_cuda_abi *out) {
+    out->version = GY_CUDA_ABI;
+    out->ops_bytes = sizeof(gy_ops);
+    out->weight_bytes = sizeof(gy_weight);
+    out->rows_bytes = sizeof(gy_rows);
+    out->built_for = GY_CUDA_BUILT_FOR;
+    out->create = create;
+}

@@ -1,0 +1,312 @@
+/* BF16 products by cuBLASLt, pinned so that a row's bits do not depend on how many rows run with it.
+ *
+ * cuBLASLt chooses an algorithm by the number of rows, and algorithms may differ in how they cut the inner dimension.
+ * So the choice is made here, once for each shape (n, k, output), before any result is used:
+ *
+ *   classes   numbers of rows up to 16, 32, 64, ... 8192, and above: one algorithm each
+ *   offered   cuBLASLt's heuristic for the class, without split-K and without workspace (so no stream-K either)
+ *   the rule  the first algorithm offered for the class of 128 rows is the reference. Another class may use another
+ *             algorithm only if it gives the reference's bits for every element of a product of random rows with this
+ *             weight, at the class's largest and smallest number of rows; else it uses the reference
+ *
+ * The check is by example, not by proof: 16 rows x n outputs and up, all bits, at least 2 numbers of rows a class. It
+ * finds what was found on an H200 (measured: docs/kernels.md): algorithms without split-K differ in no bit, those with
+ * it in some of each product. tests/ops checks the same through the table.
+ *
+ * The library is opened here and not linked: F32 works without it, and where it is missing a sentence says so.
+ */
+#include "ops/cuda/cuda_int.cuh"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LT_CALLS(X)                                                                                                    \
+    X(cublasLtCreate)                                                                                                  \
+    X(cublasLtDestroy)                                                                                                 \
+    X(cublasLtMatmul)                                                                                                  \
+    X(cublasLtMatmulDescCreate)                                                                                        \
+    X(cublasLtMatmulDescDestroy)                                                                                       \
+    X(cublasLtMatmulDescSetAttribute)                                                                                  \
+    X(cublasLtMatrixLayoutCreate)                                                                                      \
+    X(cublasLtMatrixLayoutDestroy)                                                                                     \
+    X(cublasLtMatrixLayoutSetAttribute)                                                                                \
+    X(cublasLtMatmulPreferenceCreate)                                                                                  \
+    X(cublasLtMatmulPreferenceDestroy)                                                                                 \
+    X(cublasLtMatmulPreferenceSetAttribute)                                                                            \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                                                  \
+    X(cublasLtMatmulAlgoConfigGetAttribute)
+
+enum { N_CLASS = 11, REFERENCE_CLASS = 3, OFFERED = 8, MAX_SHAPES = 64 };
+
+/* One product shape. Layouts of x and y are set to the number of rows before each call. */
+typedef struct lt_shape {
+    int32_t n, k, ldy;
+    int y_f32, usable;
+    cublasLtMatrixLayout_t w, x, y;
+    cublasLtMatmulAlgo_t algo[N_CLASS];
+} lt_shape;
+
+struct cuda_lt {
+    void *lib;
+#define LT_FIELD(f) decltype(&::f) f;
+    LT_CALLS(LT_FIELD)
+    cublasLtHandle_t handle;
+    cublasLtMatmulDesc_t desc; /* the same for all: BF16 in, sums in f32, W transposed */
+    cublasLtMatmulPreference_t pref;
+    lt_shape shape[MAX_SHAPES];
+    int n_shape;
+};
+
+/* ---- the library ------------------------------------------------------------------------------------------------- */
+
+static void *find_library(void) {
+    static const char *const names[] = {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        void *lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        if (lib) return lib;
+    }
+    return NULL;
+}
+
+static int find_calls(cuda_lt *lt) {
+    int missing = 0;
+#define LT_FIND(f)                                                                                                     \
+    {                                                                                                                  \
+        void *p = dlsym(lt->lib, #f);                                                                                  \
+        memcpy(&lt->f, &p, sizeof p);                                                                                  \
+        missing += !p;                                                                                                 \
+    }
+    LT_CALLS(LT_FIND)
+    return !missing;
+}
+
+static int make_desc(cuda_lt *lt) {
+    cublasOperation_t t = CUBLAS_OP_T;
+    size_t workspace = 0;
+    uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
+    return !lt->cublasLtCreate(&lt->handle) &&
+           !lt->cublasLtMatmulDescCreate(&lt->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) &&
+           !lt->cublasLtMatmulDescSetAttribute(lt->desc, CUBLASLT_MATMUL_DESC_TRANSA, &t, sizeof t) &&
+           !lt->cublasLtMatmulPreferenceCreate(&lt->pref) &&
+           !lt->cublasLtMatmulPreferenceSetAttribute(lt->pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                                     sizeof workspace) &&
+           !lt->cublasLtMatmulPreferenceSetAttribute(lt->pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                     &no_reduction, sizeof no_reduction);
+}
+
+gy_status cuda_lt_open(cuda_be *c, gy_err *err) {
+    cuda_lt *lt = (cuda_lt *)calloc(1, sizeof *lt);
+    if (!lt) return cuda_err(err, GY_E_NOMEM, "out of memory");
+    c->lt = lt;
+    lt->lib = find_library();
+    if (!lt->lib)
+        return cuda_err(err, GY_E_DEVICE,
+                        "device cuda: libcublasLt.so.13 was not found (looked where the system looks and in "
+                        "/usr/local/cuda/lib64); install CUDA 13's cuBLAS, or use --dtype f32");
+    if (!find_calls(lt)) return cuda_err(err, GY_E_DEVICE, "device cuda: libcublasLt.so.13 lacks a function");
+    if (!make_desc(lt)) return cuda_err(err, GY_E_DEVICE, "device cuda:%d: cuBLASLt cannot start", c->device);
+    return GY_OK;
+}
+
+static void shape_close(cuda_lt *lt, lt_shape *s) {
+    if (s->w) lt->cublasLtMatrixLayoutDestroy(s->w);
+    if (s->x) lt->cublasLtMatrixLayoutDestroy(s->x);
+    if (s->y) lt->cublasLtMatrixLayoutDestroy(s->y);
+}
+
+void cuda_lt_close(cuda_be *c) {
+    cuda_lt *lt = c->lt;
+    if (!lt) return;
+    for (int i = 0; i < lt->n_shape; i++) shape_close(lt, &lt->shape[i]);
+    if (lt->pref) lt->cublasLtMatmulPreferenceDestroy(lt->pref);
+    if (lt->desc) lt->cublasLtMatmulDescDestroy(lt->desc);
+    if (lt->handle) lt->cublasLtDestroy(lt->handle);
+    free(lt); /* the library stays loaded */
+    c->lt = NULL;
+}
+
+/* ---- one product ------------------------------------------------------------------------------------------------- */
+
+static int class_of(int32_t n_row) {
+    int i = 0;
+    while (i < N_CLASS - 1 && n_row > 16 << i) i++;
+    return i;
+}
+
+static void set_rows(cuda_lt *lt, lt_shape *s, int32_t n_row) {
+    uint64_t cols = (uint64_t)n_row;
+    lt->cublasLtMatrixLayoutSetAttribute(s->x, CUBLASLT_MATRIX_LAYOUT_COLS, &cols, sizeof cols);
+    lt->cublasLtMatrixLayoutSetAttribute(s->y, CUBLASLT_MATRIX_LAYOUT_COLS, &cols, sizeof cols);
+}
+
+static int multiply(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, const void *w, const void *x,
+                    int32_t n_row, void *y) {
+    const float one = 1.0f, zero = 0.0f;
+    set_rows(c->lt, s, n_row);
+    return c->lt->cublasLtMatmul(c->lt->handle, c->lt->desc, &one, w, s->w, x, s->x, &zero, y, s->y, y, s->y, algo,
+                                 NULL, 0, c->stream) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* f32 results to BF16's values, in place: what y_f32 asks for. */
+static __global__ void round_kernel(float *y, int32_t n, int32_t ldy) {
+    int32_t i = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < n) y[(int64_t)blockIdx.y * ldy + i] = round_to<bf16>(y[(int64_t)blockIdx.y * ldy + i]);
+}
+
+static lt_shape *find_shape(cuda_lt *lt, int32_t n, int32_t k, int32_t ldy, int y_f32) {
+    for (int i = 0; i < lt->n_shape; i++) {
+        lt_shape *s = &lt->shape[i];
+        if (s->n == n && s->k == k && s->ldy == ldy && s->y_f32 == y_f32) return s;
+    }
+    return NULL;
+}
+
+int cuda_lt_run(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, int y_f32, const void *x, int32_t n_row,
+                void *y) {
+    lt_shape *s = find_shape(c->lt, n, k, ldy, y_f32);
+    if (!s) {
+        cuda_lt_prepare(c, w, n, k, ldy, y_f32);
+        s = find_shape(c->lt, n, k, ldy, y_f32);
+    }
+    if (!s || !s->usable || ((uintptr_t)w | (uintptr_t)x | (uintptr_t)y) % 16) return 0;
+    if (!multiply(c, s, &s->algo[class_of(n_row)], w, x, n_row, y)) {
+        cuda_ok(c, cudaErrorUnknown, "cuBLASLt refused a product that it had offered");
+        return 1;
+    }
+    for (int32_t r = 0; y_f32 && r < n_row; r += 65535) {
+        dim3 grid(blocks_for(n, 256), (unsigned)(n_row - r < 65535 ? n_row - r : 65535));
+        round_kernel<<<grid, 256, 0, c->stream>>>((float *)y + (int64_t)r * ldy, n, ldy);
+    }
+    return 1;
+}
+
+/* ---- the choice -------------------------------------------------------------------------------------------------- */
+
+/* What a choice is tried on. x: random rows whose elements differ in size, so that another order of sums shows. */
+typedef struct trial {
+    const void *w;
+    int32_t rows; /* of x, want and got */
+    bf16 *x;
+    void *want, *got;
+    unsigned *n_unequal;
+    size_t y_row; /* bytes */
+} trial;
+
+static __global__ void fill_kernel(bf16 *x, int64_t n) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    uint64_t h = ((uint64_t)i + 1) * 0x9E3779B97F4A7C15ull;
+    h = (h ^ (h >> 31)) * 0xBF58476D1CE4E5B9ull;
+    h ^= h >> 29;
+    float unit = (float)(uint32_t)(h >> 40) * 0x1p-23f - 1.0f;
+    put(x, i, ldexpf(unit, (int)(h & 7) - 4));
+}
+
+static __global__ void compare_kernel(const uint16_t *a, const uint16_t *b, int64_t n, unsigned *n_unequal) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n && a[i] != b[i]) atomicAdd(n_unequal, 1u);
+}
+
+static int trial_open(cuda_be *c, const lt_shape *s, trial *t) {
+    enum { BYTES = 256 << 20 };
+    t->y_row = (size_t)s->ldy * (s->y_f32 ? 4 : 2);
+    t->rows = c->limits.max_row > 16 ? c->limits.max_row : 16;
+    if ((size_t)t->rows > BYTES / t->y_row) t->rows = (int32_t)(BYTES / t->y_row);
+    if (t->rows < 16) return 0;
+    int64_t n = (int64_t)t->rows * s->k;
+    if (cudaMalloc((void **)&t->x, (size_t)n * 2) || cudaMalloc(&t->want, (size_t)t->rows * t->y_row) ||
+        cudaMalloc(&t->got, (size_t)t->rows * t->y_row) || cudaMalloc((void **)&t->n_unequal, sizeof *t->n_unequal)) {
+        cudaGetLastError();
+        return 0;
+    }
+    cudaMemsetAsync(t->want, 0, (size_t)t->rows * t->y_row, c->stream);
+    fill_kernel<<<blocks_for(n, 256), 256, 0, c->stream>>>(t->x, n);
+    return cudaStreamSynchronize(c->stream) == cudaSuccess;
+}
+
+static void trial_close(trial *t) {
+    cudaFree(t->x);
+    cudaFree(t->want);
+    cudaFree(t->got);
+    cudaFree(t->n_unequal);
+}
+
+/* The last n_row rows, computed by algo: the bits that are wanted? Both results are whole rows of ldy; what lies
+ * between n and ldy is written by neither and cleared in both. */
+static int same_bits(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, const trial *t, int32_t n_row) {
+    unsigned n_unequal = 1;
+    size_t first = (size_t)(t->rows - n_row);
+    int64_t n = (int64_t)n_row * (int64_t)(t->y_row / 2);
+    char *got = (char *)t->got;
+    cudaMemsetAsync(got, 0, (size_t)n_row * t->y_row, c->stream);
+    cudaMemsetAsync(t->n_unequal, 0, sizeof n_unequal, c->stream);
+    if (!multiply(c, s, algo, t->w, t->x + first * (size_t)s->k, n_row, got)) return 0;
+    compare_kernel<<<blocks_for(n, 256), 256, 0, c->stream>>>(
+        (const uint16_t *)((const char *)t->want + first * t->y_row), (const uint16_t *)got, n, t->n_unequal);
+    cudaMemcpyAsync(&n_unequal, t->n_unequal, sizeof n_unequal, cudaMemcpyDeviceToHost, c->stream);
+    return cudaStreamSynchronize(c->stream) == cudaSuccess && !n_unequal;
+}
+
+/* Offered for the class, without split-K. */
+static int offers(cuda_lt *lt, lt_shape *s, int class_at, cublasLtMatmulHeuristicResult_t out[OFFERED]) {
+    int n = 0, kept = 0;
+    set_rows(lt, s, 16 << class_at);
+    if (lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, lt->desc, s->w, s->x, s->y, s->y, lt->pref, OFFERED, out, &n))
+        return 0;
+    for (int i = 0; i < n; i++) {
+        int32_t split = 0;
+        size_t written;
+        lt->cublasLtMatmulAlgoConfigGetAttribute(&out[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split, sizeof split,
+                                                 &written);
+        if (out[i].state == CUBLAS_STATUS_SUCCESS && split <= 1 && !out[i].workspaceSize) out[kept++] = out[i];
+    }
+    return kept;
+}
+
+static void choose_class(cuda_be *c, lt_shape *s, const trial *t, int class_at) {
+    cublasLtMatmulHeuristicResult_t offered[OFFERED];
+    int n = offers(c->lt, s, class_at, offered);
+    int32_t most = class_at == N_CLASS - 1 ? t->rows : 16 << class_at, least = class_at ? (8 << class_at) + 1 : 1;
+    if (most > t->rows) most = t->rows;
+    if (least > t->rows) least = t->rows;
+    for (int i = 0; i < n; i++) {
+        if (!same_bits(c, s, &offered[i].algo, t, most) || !same_bits(c, s, &offered[i].algo, t, least)) continue;
+        s->algo[class_at] = offered[i].algo;
+        return;
+    }
+}
+
+static void choose(cuda_be *c, lt_shape *s, const void *w) {
+    cublasLtMatmulHeuristicResult_t offered[OFFERED];
+    trial t = {};
+    t.w = w;
+    int n = offers(c->lt, s, REFERENCE_CLASS, offered);
+    if (n && trial_open(c, s, &t) && multiply(c, s, &offered[0].algo, w, t.x, t.rows, t.want)) {
+        for (int i = 0; i < N_CLASS; i++) s->algo[i] = offered[0].algo;
+        s->usable = same_bits(c, s, &offered[0].algo, &t, 1) && same_bits(c, s, &offered[0].algo, &t, t.rows);
+        for (int i = 0; s->usable && i < N_CLASS; i++)
+            if (i != REFERENCE_CLASS) choose_class(c, s, &t, i);
+    }
+    trial_close(&t);
+    cuda_ok(c, cudaGetLastError(), "choosing an algorithm");
+}
+
+void cuda_lt_prepare(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, int y_f32) {
+    cuda_lt *lt = c->lt;
+    if (find_shape(lt, n, k, ldy, y_f32) || lt->n_shape == MAX_SHAPES) return;
+    lt_shape *s = &lt->shape[lt->n_shape];
+    *s = {};
+    s->n = n, s->k = k, s->ldy = ldy, s->y_f32 = y_f32;
+    if (n % 8 == 0 && k % 8 == 0 && ldy % 8 == 0 && (uintptr_t)w % 16 == 0) {
+        cudaDataType_t out = y_f32 ? CUDA_R_32F : CUDA_R_16BF;
+        if (lt->cublasLtMatrixLayoutCreate(&s->w, CUDA_R_16BF, (uint64_t)k, (uint64_t)n, k) ||
+            lt->cublasLtMatrixLayoutCreate(&s->x, CUDA_R_16BF, (uint64_t)k, 16, k) ||
+            lt->cublasLtMatrixLayoutCreate(&s->y, out, (uint64_t)n, 16, ldy))
+            shape_close(lt, s), s->w = s->x = s->y = NULL;
+        else
+            choose(c, s, w);
+    }
+    lt->n_shape++;
+}

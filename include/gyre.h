@@ -95,7 +95,8 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
     size_t size;              /* of this struct, set by gyre_options_default */
 
     const char *dtype;   /* of activations and KV: "auto" (the dtype of most weights; default), "f32", "bf16" */
-    const char *backend; /* "auto" (cpu where the processor can, else ref; default), "cpu", "ref" (plain C, slow) */
+    const char *backend; /* "auto" (cpu where the processor can, else ref; default), "cpu", "ref" (plain C, slow),
+                            "cuda", "cuda:N" (needs libgyre_cuda.so beside the program or library) */
     int32_t threads;     /* compute threads, the driving one included; 0 = physical cores (default) */
 
     int32_t max_rows;  /* tokens of one batch; 256 */

@@ -102,12 +102,19 @@ fail:
 
 /* ---- load ------------------------------------------------------------------------------------------------------- */
 
+static gy_status open_cuda(gy_api_model *m, const gy_api_load_opts *lo, gy_err *err) {
+    gy_cuda_opts o = {.act = m->act, .n_thread = lo->threads, .limits = *lo->limits};
+    GY_TRY(gy_cuda_parse_device(lo->backend, err, &o.device));
+    return gy_backend_cuda_create(&o, err, &m->be);
+}
+
 gy_status gy_api_model_open_backend(gy_api_model *m, const gy_api_load_opts *lo, gy_err *err) {
     gy_cpu_opts o = {.act = m->act, .n_thread = lo->threads, .limits = *lo->limits};
     const char *name = lo->backend;
     if (!strcmp(name, "ref")) return gy_backend_ref_create(m->act, err, &m->be);
+    if (!strncmp(name, "cuda", 4)) return open_cuda(m, lo, err);
     if (strcmp(name, "cpu") != 0 && strcmp(name, "auto") != 0)
-        return gy_err_set(err, GY_E_ARG, "backend: found '%.40s', expected auto, cpu or ref", name);
+        return gy_err_set(err, GY_E_ARG, "backend: found '%.40s', expected auto, cpu, cuda, cuda:N or ref", name);
     gy_status st = gy_backend_cpu_create(&o, err, &m->be);
     if (st != GY_E_UNSUPPORTED || !strcmp(name, "cpu")) return st;
     gy_log(GY_LOG_WARN, "model", "slow: this processor has none of the features that the fast kernels need", NULL);

@@ -26,7 +26,7 @@ typedef struct gy_api_model {
 } gy_api_model;
 
 typedef struct gy_api_load_opts {
-    const char *backend; /* "auto", "cpu", "ref" */
+    const char *backend; /* "auto", "cpu", "cuda", "cuda:N", "ref" */
     int32_t threads;
     const gy_ops_limits *limits;
     void (*progress)(void *arg, size_t done_bytes, size_t total_bytes); /* may be NULL */

@@ -117,7 +117,7 @@ static const gy_opt latent_rows[] = {
 static const gy_opt device_rows[] = {
     {"dtype", GY_OPT_WORD, AT(dtype), "f32|bf16", 0, 0, "what most weights are stored in; f32 for F16",
      "of activations and KV"},
-    {"device", GY_OPT_STR, AT(device), "cpu|cuda|cuda:N", 0, 0, "cpu", "where the model runs (this build: cpu)"},
+    {"device", GY_OPT_STR, AT(device), "cpu|cuda|cuda:N", 0, 0, "cpu", "where the model runs"},
     {"threads", GY_OPT_I32, AT(threads), "N", 1, 1024, "physical cores", "results do not depend on it"},
     {"max-rows", GY_OPT_I32, AT(max_rows), "N", 1, 65536, "256", "rows of one pass; results do not depend on it"},
 };

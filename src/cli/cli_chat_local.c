@@ -37,7 +37,7 @@ static gy_status set_engine(const gy_args *a, gy_err *err, gyre_options *o) {
     GY_TRY(gy_cli_engine_opts(a, err, &e));
     gyre_options_default(o, sizeof *o);
     o->dtype = a->dtype < 0 ? "auto" : a->dtype ? "bf16" : "f32";
-    o->backend = a->backend < 0 ? "auto" : a->backend ? "cpu" : "ref";
+    o->backend = gy_cli_backend(a);
     o->threads = a->threads;
     o->max_rows = a->max_rows;
     o->max_seqs = gy_opts_given(a->opts, "max-seqs") ? a->max_seqs : 1;

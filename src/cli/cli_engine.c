@@ -1,6 +1,7 @@
 /* What was given replaces the engine's default; ranges that the tables cannot say are the engine's to check. */
 #include "cli/cli_engine.h"
 
+#include "cli/cli_model.h"
 #include "cli/cli_pd.h"
 
 #include <math.h>
@@ -56,7 +57,7 @@ gy_status gy_cli_gyre_options(const gy_args *a, gy_err *err, gyre_options *o) {
     GY_TRY(gy_cli_engine_opts(a, err, &e));
     gyre_options_default(o, sizeof *o);
     o->dtype = a->dtype < 0 ? "auto" : a->dtype ? "bf16" : "f32";
-    o->backend = a->backend < 0 ? "auto" : a->backend ? "cpu" : "ref";
+    o->backend = gy_cli_backend(a);
     o->threads = a->threads;
     o->max_rows = a->max_rows;
     o->max_seqs = a->max_seqs;

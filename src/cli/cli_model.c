@@ -12,13 +12,35 @@
 
 /* ---- device ---- */
 
+static int is_cuda(const gy_args *a) {
+    return !strncmp(a->device, "cuda", 4);
+}
+
+static gy_status no_such_device(const gy_args *a, gy_err *err) {
+    return gy_err_set(err, GY_E_ARG, "--device: found '%.40s', expected cpu, cuda or cuda:N", a->device);
+}
+
+const char *gy_cli_backend(const gy_args *a) {
+    if (is_cuda(a)) return a->device;
+    return a->backend < 0 ? "auto" : a->backend ? "cpu" : "ref";
+}
+
 gy_status gy_cli_check_device(const gy_args *a, gy_err *err) {
     uint32_t mask;
-    if (!strncmp(a->device, "cuda", 4))
-        return gy_err_set(err, GY_E_ARG, "--device: found '%.40s'; this build has no CUDA backend, use --device cpu",
-                          a->device);
-    if (strcmp(a->device, "cpu") != 0)
-        return gy_err_set(err, GY_E_ARG, "--device: found '%.40s', expected cpu, cuda or cuda:N", a->device);
+    int32_t n;
+    if (is_cuda(a)) {
+        if (gy_cuda_parse_device(a->device, err, &n) < 0) return no_such_device(a, err);
+        if (a->backend >= 0)
+            return gy_err_set(err, GY_E_ARG, "--backend: it chooses among the CPU's; found with --device %.40s",
+                              a->device);
+        if (a->pd.prefill || a->pd.decode || a->pd.hybrid)
+            return gy_err_set(err, GY_E_ARG,
+                              "--device: found '%.40s' with workers, which move KV through host memory; "
+                              "use --device cpu, or one process",
+                              a->device);
+    } else if (strcmp(a->device, "cpu") != 0) {
+        return no_such_device(a, err);
+    }
     if (!a->cpu_mask) return GY_OK;
     if (gy_cpu_parse_mask(a->cpu_mask, &mask))
         return gy_err_set(err, GY_E_ARG,
@@ -42,9 +64,7 @@ gy_status gy_cli_model_open(gy_cli_model *m, const char *dir, const gy_args *a, 
 
 gy_status gy_cli_model_load(gy_cli_model *m, const gy_args *a, const gy_ops_limits *limits, gy_err *err) {
     gy_progress p;
-    gy_api_load_opts o = {.backend = a->backend < 0 ? "auto"
-                                     : a->backend   ? "cpu"
-                                                    : "ref",
+    gy_api_load_opts o = {.backend = gy_cli_backend(a),
                           .threads = a->threads,
                           .limits = limits,
                           .progress = gy_progress_update,

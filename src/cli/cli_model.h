@@ -19,8 +19,11 @@ void gy_cli_model_close(gy_cli_model *m); /* accepts a zeroed one */
 const char *gy_cli_find_demo(gy_arena *arena, gy_err *err);
 /* One line on stderr if the folder holds a NOTE.txt: the mark of models/demo while its weights are random. */
 void gy_cli_note_synthetic(const char *dir);
-/* --device and --cpu-mask: what this build cannot do is refused, the mask takes effect. */
+/* --device and --cpu-mask: what cannot be is refused, the mask takes effect. That the GPU is there is found out when
+ * the backend is made. */
 gy_status gy_cli_check_device(const gy_args *a, gy_err *err);
+/* What api_model and the API call the backend: "auto", "cpu", "ref", or the device where that is a GPU. */
+const char *gy_cli_backend(const gy_args *a);
 /* Token ids separated by commas or blanks, appended. Errors name `what`. */
 gy_status gy_cli_parse_ids(const char *text, size_t len, const char *what, gy_err *err, gy_vec_i32 *ids);
 gy_status gy_cli_check_ids(const int32_t *ids, size_t n, int32_t n_vocab, const char *what, gy_err *err);

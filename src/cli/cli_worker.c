@@ -131,11 +131,7 @@ static gy_status set_fingerprint(const process *p, const gy_engine_opts *e, gy_e
 
 static gy_status load(process *p, const gy_engine_opts *e, gy_err *err) {
     gy_ops_limits limits = gy_loop_limits(&p->m.d, e->sched.max_rows, e->max_len);
-    gy_api_load_opts o = {.backend = p->a->backend < 0 ? "auto"
-                                     : p->a->backend   ? "cpu"
-                                                       : "ref",
-                          .threads = p->a->threads,
-                          .limits = &limits};
+    gy_api_load_opts o = {.backend = gy_cli_backend(p->a), .threads = p->a->threads, .limits = &limits};
     GY_TRY(gy_api_model_load(&p->m, &o, err));
     if (gy_grammar_cache_create(e->mask_bytes, &p->grammars) < 0)
         return gy_err_set(err, GY_E_NOMEM, "no memory for grammars");

@@ -98,7 +98,10 @@ static void open_says_what_is_wrong(void **state) {
     o = ok, o.size = 0, not_opened(DEMO, &o, GYRE_E_ARG, "size: found 0");
     o = ok, o.size = sizeof o + 8, not_opened(DEMO, &o, GYRE_E_ARG, "gyre_options_default");
     o = ok, o.dtype = "f64", not_opened(DEMO, &o, GYRE_E_ARG, "dtype: found 'f64', expected auto, f32 or bf16");
-    o = ok, o.backend = "cuda", not_opened(DEMO, &o, GYRE_E_ARG, "backend: found 'cuda', expected auto, cpu or ref");
+    o = ok, o.backend = "gpu",
+    not_opened(DEMO, &o, GYRE_E_ARG, "backend: found 'gpu', expected auto, cpu, cuda, cuda:N or ref");
+    o = ok, o.backend = "cuda:x", not_opened(DEMO, &o, GYRE_E_ARG, "device: found 'cuda:x', expected cuda or cuda:N");
+    o = ok, o.backend = "cuda:999", not_opened(DEMO, &o, GYRE_E_DEVICE, "device cuda");
     o = ok, o.policy = "lifo", not_opened(DEMO, &o, GYRE_E_ARG, "policy: found 'lifo', expected fcfs or priority");
     o = ok, o.kv_layout = "cyclic", not_opened(DEMO, &o, GYRE_E_ARG, "cyclic");
     o = ok, o.max_len = 513, not_opened(DEMO, &o, GYRE_E_LIMIT, "max_len: found 513 tokens, expected 1 to 512");

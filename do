@@ -178,7 +178,7 @@ keep_tests() {
 
 # All but the one table that a script writes.
 our_sources() {
-    find src include tests bench tools docs/examples -type f \( -name '*.[ch]' -o -name '*.inc' \) ! -name unicode_extra.inc 2>/dev/null | sort
+    find src include tests bench tools docs/examples -type f \( -name '*.[ch]' -o -name '*.inc' -o -name '*.cu' -o -name '*.cuh' \) ! -name unicode_extra.inc 2>/dev/null | sort
 }
 
 check_format() {
@@ -301,14 +301,16 @@ cmd_test() {
 }
 
 cmd_test_gpu() {
-    if [ ! -d src/ops/cuda ]; then
-        say 'skipped: this version has no CUDA backend yet, so there is nothing to test on a GPU'
-    elif ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
+    if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
         say 'skipped: no NVIDIA GPU here (nvidia-smi finds none)'
-    elif ! command -v nvcc >/dev/null; then
+    elif ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
         say 'skipped: there is a GPU but no CUDA compiler (nvcc)'
     else
-        die 'src/ops/cuda exists, but ./do does not know yet how to test it'
+        need 'building and testing gyre' "$pkgs_build libcmocka-dev"
+        stage build-release build release ON
+        [ "$stage_rc" = 0 ] || exit 1
+        [ -f build/release/libgyre_cuda.so ] || die 'the build made no libgyre_cuda.so: see build/logs/build-release.log'
+        exec tests/tools/gpu.sh build/release build/gpu-test "$@"
     fi
 }
 
@@ -388,6 +390,7 @@ cmd_install() {
     $put install -D -m 755 build/release/gyre "$prefix/bin/gyre"
     $put install -D -m 644 include/gyre.h "$prefix/include/gyre.h"
     $put install -D -m 644 build/release/libgyre.so.0 "$prefix/lib/libgyre.so.0"
+    if [ -f build/release/libgyre_cuda.so ]; then $put install -D -m 755 build/release/libgyre_cuda.so "$prefix/lib/libgyre_cuda.so"; fi
     $put ln -sf libgyre.so.0 "$prefix/lib/libgyre.so"
     $put install -D -m 644 build/release/gyre.pc "$prefix/lib/pkgconfig/gyre.pc"
     $put install -D -m 644 LICENSE "$prefix/share/doc/gyre/LICENSE"
@@ -410,7 +413,7 @@ usage: ./do COMMAND
   check                   the quick part of test: format, scripts, includes, headers, clang-tidy
   bench [NAME [ARGS]]     build and run the benchmarks, or one of them; the first run writes a 2.9 GB checkpoint
   fuzz [SECONDS]          run each fuzz target for that long (60)
-  test-gpu                tests that need an NVIDIA GPU
+  test-gpu [STAGE...]     build, and run the tests and timings that need an NVIDIA GPU
   install [--prefix DIR]  program, library and header, manual page, demo model, licence, under /usr/local by default
   deps                    only install what the others need
   help                    this text

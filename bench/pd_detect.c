@@ -53,7 +53,11 @@ static gy_status recover(pd_workers *w, const work *k, gy_err *err) {
         gyre_worker_stats s = pd_workers_stats(w);
         if (!k->n_open && s.n_ready == s.n_worker) return GY_OK;
         GY_TRY(pd_workers_turn(w, 10, err));
-        if (gy_clock_ns() > until) return gy_err_set(err, GY_E_TIMEOUT, "no recovery in %d s", DEADLINE_S);
+        if (gy_clock_ns() > until)
+            return gy_err_set(err, GY_E_TIMEOUT,
+                              "no recovery in %d s: %d requests open (%d reserving, %d prefill, %d decode), %d of %d "
+                              "workers ready",
+                              DEADLINE_S, k->n_open, s.n_reserving, s.n_prefill, s.n_decode, s.n_ready, s.n_worker);
     }
 }
 

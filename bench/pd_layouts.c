@@ -39,16 +39,16 @@ static gy_status run(const pd_bench *b, const char *const *more, gy_err *err) {
 gy_status pd_layouts(const pd_bench *b, gy_err *err) {
     static const char *const poisson[] = {"--layouts",  "engine,2r,1p1d,2h",
                                           "--workload", "poisson",
-                                          "--rate",     "2",
-                                          "--requests", "12",
-                                          "--in",       "32:256",
-                                          "--out",      "16:48",
-                                          "--max-seqs", "12",
+                                          "--rate",     "2.5",
+                                          "--requests", "10",
+                                          "--in",       "32:192",
+                                          "--out",      "16:32",
+                                          "--max-seqs", "10",
                                           "--repeat",   "3",
                                           NULL};
     static const char *const burst[] = {
-        "--layouts", "engine,2r,1p1d,2h", "--workload", "burst", "--concurrency", "12", "--in", "32:256", "--out",
-        "16:48",     "--repeat",          "3",          NULL};
+        "--layouts", "engine,2r,1p1d,2h", "--workload", "burst", "--concurrency", "8", "--in", "32:192", "--out",
+        "16:32",     "--repeat",          "3",          NULL};
     if (!b->json) printf("\n");
     GY_TRY(run(b, poisson, err));
     if (!b->json) printf("\n");

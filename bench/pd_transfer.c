@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MEMORY = 256 << 20, BATCH = 16 << 20, SMALL = 64, N_LATENCY = 1000, SCATTER = 3 * 4096 + 64 };
+enum { MEMORY = 256 << 20, BATCH = 16 << 20, SMALL = 64, N_LATENCY = 500, SCATTER = 3 * 4096 + 64 };
 
 static const size_t SIZES[] = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20};
 enum { N_SIZE = sizeof SIZES / sizeof *SIZES };

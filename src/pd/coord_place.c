@@ -133,7 +133,7 @@ static void find_for(const gy_coord *c, const gy_coord_req *r, int32_t d, const 
 }
 
 static place find_pair(const gy_coord *c, const gy_coord_req *r, int64_t now_ns) {
-    writers from;
+    writers from = {0};
     place best = {-1, -1, 0};
     find_writers(c, r, now_ns, &from);
     for (int32_t d = 0; d < c->o.n_worker; d++)

@@ -422,6 +422,7 @@ MISTAKES = [
     (["run", OURO, "--prompt-ids", "1", "--prefill", "1"], 2, "--prefill: found 1 without --decode (or --hybrid)"),
     (["run", OURO, "--prompt-ids", "1", "--decode", "1"], 2, "--decode: found 1 without --prefill (or --hybrid)"),
     (["run", OURO, "--prompt-ids", "1", "--local-prefill-below", "9"], 2, "--local-prefill-below: found without --prefill"),
+    (["run", OURO, "--prompt-ids", "1", "--local-prefill-queue", "9"], 2, "--local-prefill-queue: found without --prefill"),
     (["run", OURO, "--prompt-ids", "1", "--hybrid", "1", "--transfer-chunk-bytes", "0"], 2, "transfer chunk: found 0 bytes"),
     (["worker", OURO], 2, "gyre worker: found no control channel on descriptor 3"),
     (["run", OURO, "--prompt-ids", "1", "--kv-layout", "ring"], 2, "--kv-layout: "),

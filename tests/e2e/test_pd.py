@@ -143,7 +143,7 @@ def test_run_says_the_same(family, tmp_path):
 
 @pytest.mark.parametrize("options", [("--kv-layout", "shared"), ("--max-rows", 8, "--max-seqs", 2), ("--dtype", "bf16"),
                                      ("--transfer-chunk-bytes", 2000, "--transfer-inflight-bytes", 5000, "--transfer-descriptors", 2),
-                                     ("--local-prefill-below", 20), ("--max-queue", 3)])
+                                     ("--local-prefill-below", 20), ("--local-prefill-queue", 20), ("--max-queue", 3)])
 def test_run_with_options(options, tmp_path):
     path = write_lines(tmp_path / "in.jsonl", mixed("ouro"))
     transfer = "transfer" in options[0] or "local" in options[0]

@@ -28,6 +28,7 @@
     X(ucp_ep_flush_nbx)                                                                                                \
     X(ucp_ep_print_info)                                                                                               \
     X(ucp_ep_rkey_unpack)                                                                                              \
+    X(ucp_rkey_ptr)                                                                                                    \
     X(ucp_rkey_pack)                                                                                                   \
     X(ucp_rkey_destroy)                                                                                                \
     X(ucp_rkey_buffer_release)                                                                                         \

@@ -79,7 +79,8 @@ class Net:
 
     def __init__(self, n):
         self.n = n
-        self.base = f"{PREFIX}{os.getpid()}-{len(made)}"
+        self.number = len(made)
+        self.base = f"{PREFIX}{os.getpid()}-{self.number}"
         self.middle = f"{self.base}-mid"
         self.programs = []
         made.append(self)
@@ -93,7 +94,7 @@ class Net:
         return f"{self.base}-{i}"
 
     def address(self, i):
-        return f"10.77.{len(made) % 200}.{i + 1}"
+        return f"10.77.{self.number % 250}.{i + 1}"
 
     def build(self):
         ip("netns", "add", self.middle)

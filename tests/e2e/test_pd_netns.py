@@ -1,6 +1,7 @@
 """Transfers between two hosts over UCX's tcp, and a link that is cut in the middle of one (netns.py: hosts in namespaces)."""
 
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -150,3 +151,9 @@ def test_nothing_is_left(net):
     net.close()
     assert not set(names) & set(netns.names())
     assert sleeper.poll() is not None
+    # and of a test that was killed, by the next one
+    code = "import netns, os; n = netns.Net(1); print(n.name(0), flush=True); os.kill(os.getpid(), 9)"
+    left = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True)
+    assert left.stdout.strip() in netns.names()
+    netns.sweep()
+    assert left.stdout.strip() not in netns.names()

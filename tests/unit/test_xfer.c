@@ -4,6 +4,7 @@
 #include "base_test.h"
 
 #include "base/mem.h"
+#include "pd/stream.h"
 #include "pd/xfer.h"
 #include "pd/xfer_mock.h"
 
@@ -528,6 +529,25 @@ static void test_budget_is_used(void **state) {
     }
 }
 
+/* Every alignment of both sides at every kind of length, and nothing beside it. */
+static void test_stream(void **state) {
+    static const size_t len[] = {0, 1, 63, 4096, (32 << 10) - 1, 32 << 10, (32 << 10) + 1, 100003};
+    unsigned char *a = malloc(1 << 18), *b = malloc(1 << 18);
+    (void)state;
+    for (int i = 0; i < 1 << 18; i++) a[i] = (unsigned char)(i * 7 + i / 256);
+    for (size_t k = 0; k < sizeof len / sizeof len[0]; k++)
+        for (size_t to = 1; to < 66; to += 3) {
+            size_t from = to * 5 % 67;
+            memset(b, 0xee, 1 << 18);
+            gy_stream_copy(b + 64 + to, a + from, len[k]);
+            assert_memory_equal(b + 64 + to, a + from, len[k]);
+            for (size_t i = 0; i < 64 + to; i++) assert_int_equal(b[i], 0xee);
+            for (size_t i = 0; i < 200; i++) assert_int_equal(b[64 + to + len[k] + i], 0xee);
+        }
+    free(a);
+    free(b);
+}
+
 static void test_limits(void **state) {
     (void)state;
     gy_xfer_limits l;
@@ -611,6 +631,7 @@ int main(void) {
         cmocka_unit_test(test_large),
         cmocka_unit_test(test_bad_blob),
         cmocka_unit_test(test_drop),
+        cmocka_unit_test(test_stream),
         cmocka_unit_test(test_forbid),
         cmocka_unit_test(test_forbid_inside),
         cmocka_unit_test(test_budget_is_used),

@@ -103,7 +103,8 @@ static gy_status check_alone(const gy_args *a, gy_err *err) {
 
 /* What a worker on another host decides for itself. */
 static gy_status check_theirs(const gy_args *a, gy_err *err) {
-    static const char *const theirs[] = {"dtype",
+    static const char *const theirs[] = {"device",
+                                         "dtype",
                                          "threads",
                                          "backend",
                                          "max-rows",

@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #define MODEL GY_SOURCE_DIR "/tests/golden/models/ouro-tiny"
@@ -298,6 +299,81 @@ static void wrong_options(void **state) {
     assert_null(g);
 }
 
+typedef struct peers_case {
+    const char *peers, *etcd, *cluster, *secret;
+    int32_t prefill, timeout_ms;
+    gyre_status status;
+    const char *says;
+} peers_case;
+
+static void write_file(const char *path, const char *text, mode_t mode) {
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+    assert_int_equal(chmod(path, mode), 0);
+}
+
+static int stop_now(void *user) {
+    ++*(int *)user;
+    return 1;
+}
+
+/* Of workers on other hosts; with such workers: test_host_remote.c, tests/e2e/test_pd_hosts.py. */
+static void wrong_peers(void **state) {
+    (void)state;
+    char dir[] = "/tmp/gyre-peers-XXXXXX", list[64], secret[64], open_secret[64];
+    int n_asked = 0;
+    assert_non_null(mkdtemp(dir));
+    snprintf(list, sizeof list, "%s/list", dir);
+    snprintf(secret, sizeof secret, "%s/secret", dir);
+    snprintf(open_secret, sizeof open_secret, "%s/open", dir);
+    write_file(list, "127.0.0.1:1\n", 0644);
+    write_file(secret, "0123456789abcdef", 0600);
+    write_file(open_secret, "0123456789abcdef", 0644);
+    const peers_case cases[] = {
+        {list, "http://127.0.0.1:1", "c", secret, 0, 5000, GYRE_E_ARG, "peers, etcd: found both"},
+        {list, NULL, "c", secret, 1, 5000, GYRE_E_ARG, "peers: found together with prefill, decode or hybrid"},
+        {list, NULL, "c", NULL, 0, 5000, GYRE_E_ARG, "secret_file: found none"},
+        {list, NULL, "c", open_secret, 0, 5000, GYRE_E_ARG, "/open"},
+        {list, NULL, "c", "/nowhere/secret", 0, 5000, GYRE_E_IO, "/nowhere/secret"},
+        {list, NULL, "c", secret, 0, 99, GYRE_E_ARG, "peer_timeout_ms: found 99, expected 100 or more"},
+        {NULL, "http://127.0.0.1:1", "a/b", secret, 0, 5000, GYRE_E_ARG, "cluster: found 'a/b'"},
+        {NULL, "http://127.0.0.1:1", "c", secret, 0, 5000, GYRE_E_IO, "127.0.0.1:1"},
+        {"/nowhere/list", NULL, "c", secret, 0, 5000, GYRE_E_IO, "/nowhere/list"},
+        {list, NULL, NULL, secret, 0, 5000, GYRE_E_PEER,
+         "no worker is ready that computes prompts or decodes (1 listed"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const peers_case *c = &cases[i];
+        gyre_options o;
+        gyre_err err = {0};
+        gyre *g = NULL;
+        gyre_options_default(&o, sizeof o);
+        assert_int_equal(o.peer_timeout_ms, 5000);
+        assert_string_equal(o.cluster, "default");
+        o.peers = c->peers;
+        o.etcd = c->etcd;
+        o.cluster = c->cluster;
+        o.secret_file = c->secret;
+        o.prefill = c->prefill;
+        o.peer_timeout_ms = c->timeout_ms;
+        o.worker_start_ms = 200;
+        gyre_status st = gyre_open(MODEL, &o, &err, &g);
+        if (st != c->status || !strstr(err.msg, c->says)) fail_msg("%zu: %d %s", i, (int)st, err.msg);
+        assert_null(g);
+        if (i + 1 < sizeof cases / sizeof *cases) continue;
+        o.should_stop = stop_now;
+        o.should_stop_user = &n_asked;
+        assert_int_equal(gyre_open(MODEL, &o, &err, &g), GYRE_E_CANCELLED);
+        assert_int_equal(n_asked, 1);
+    }
+    unlink(list);
+    unlink(secret);
+    unlink(open_secret);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 /* Deadlines: kept by the coordinator, or by the driver where the engine is in this process. */
 static void deadlines(void **state) {
     (void)state;
@@ -376,7 +452,7 @@ static void a_deadline_wakes_the_thread(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "worker")) return gy_cli_main(argc, argv);
     const struct CMUnitTest tests[] = {cmocka_unit_test(says_the_same), cmocka_unit_test(checks_and_cancels),
-                                       cmocka_unit_test(deadlines), cmocka_unit_test(a_deadline_wakes_the_thread),
-                                       cmocka_unit_test(wrong_options)};
+                                       cmocka_unit_test(deadlines),     cmocka_unit_test(a_deadline_wakes_the_thread),
+                                       cmocka_unit_test(wrong_options), cmocka_unit_test(wrong_peers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

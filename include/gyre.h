@@ -342,11 +342,13 @@ typedef struct gyre_pd_cost {
     /* CLOCK_MONOTONIC, as this process saw it or as durations of another clock lead to it, never falling; 0 = did not
      * happen. */
     int64_t at_ns[GYRE_PD_STAGES];
-    /* Of what moved between the two: also pieces, and copies that these consisted of; time inside the calls that send,
-     * from the first piece to the last byte, and from the end of computing to the last byte; the part of the wire's
-     * time in which the sender computed, and the bytes and pieces that it is of (0 where an output of a token or two
-     * ended before the sender had told). */
-    int64_t bytes, n_transfer, n_descriptor, post_ns, wire_ns, tail_ns, overlap_ns, overlap_bytes, n_overlap;
+    int64_t bytes, n_transfer,
+        n_descriptor; /* that moved between the two; pieces, and copies that these consisted of */
+    /* Time inside the calls that send, from the first piece to the last byte, and from the end of computing to the last
+     * byte; the part of the pieces' time in which the sender computed, and the bytes and pieces that it is of. 0 unless
+     * is_measured: the sender had told before the last choice ended. Outputs of a token or two may be faster. */
+    int32_t is_measured;
+    int64_t post_ns, wire_ns, tail_ns, overlap_ns, overlap_bytes, n_overlap;
 } gyre_pd_cost;
 
 typedef struct gyre_finish {

@@ -167,6 +167,7 @@ static gyre_pd_cost cost_of(const gy_pd_cost *c) {
                         .bytes = c->bytes,
                         .n_transfer = c->n_op,
                         .n_descriptor = c->n_desc,
+                        .is_measured = c->is_measured,
                         .post_ns = c->post_ns,
                         .wire_ns = c->wire_ns,
                         .tail_ns = c->tail_ns,

@@ -246,11 +246,13 @@ static void put_pd(gy_jw *w, const gy_output *o) {
     put_count(w, "bytes", c->bytes);
     put_count(w, "transfers", c->n_op);
     put_count(w, "descriptors", c->n_desc);
-    put_seconds(w, "post_s", c->post_ns);
-    put_seconds(w, "wire_s", c->wire_ns);
-    put_seconds(w, "tail_s", c->tail_ns);
-    put_seconds(w, "overlap_s", c->overlap_ns);
-    put_count(w, "overlap_bytes", c->overlap_bytes);
+    if (c->is_measured) {
+        put_seconds(w, "post_s", c->post_ns);
+        put_seconds(w, "wire_s", c->wire_ns);
+        put_seconds(w, "tail_s", c->tail_ns);
+        put_seconds(w, "overlap_s", c->overlap_ns);
+        put_count(w, "overlap_bytes", c->overlap_bytes);
+    }
     gy_jw_obj_end(w);
 }
 

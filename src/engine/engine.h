@@ -115,9 +115,11 @@ typedef struct gy_pd_cost {
     int32_t prefill, decode; /* slots of the workers; prefill -1: where it was decoded */
     /* gy_clock_ns, never falling from one that is set to the next that is; 0: did not happen. */
     int64_t at_ns[GY_PD_STAGES];
-    /* tail: from the last computed row until the last byte was there. Where a short output ended before P had said
-     * PREFILLED, overlap is 0, and wire and tail end where the last op was heard of, less its own time on the wire. */
-    int64_t bytes, n_op, n_desc, post_ns, wire_ns, tail_ns, overlap_ns, overlap_bytes, n_overlap;
+    int64_t bytes, n_op, n_desc;
+    /* tail: from the last computed row until the last byte was there. 0 unless is_measured: P had told before the last
+     * choice ended. Outputs of a token or two may be faster. */
+    int32_t is_measured;
+    int64_t post_ns, wire_ns, tail_ns, overlap_ns, overlap_bytes, n_overlap;
 } gy_pd_cost;
 
 typedef struct gy_finish_event {

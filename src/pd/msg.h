@@ -200,8 +200,8 @@ typedef struct gy_pd_note {
     uint32_t total; /* ops of this transfer; 0: not known yet */
     uint32_t loops; /* of the hidden row; said with total, as is what follows tid */
     gy_tid tid;
-    int64_t start_ago_ns, compute_ago_ns, first_post_ago_ns; /* gy_msg_sent's, before this was made */
-    int64_t bytes, n_desc, post_ns;                          /* of all ops; inside post, of the earlier ones */
+    int64_t start_ago_ns, compute_ago_ns; /* gy_msg_sent's, before this was made */
+    int64_t bytes, n_desc;                /* of all ops */
 } gy_pd_note;
 enum { GY_PD_NOTE_MAGIC = 0x47594e32, GY_PD_MAX_OPS = 4096 };
 

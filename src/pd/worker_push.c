@@ -143,10 +143,8 @@ static void sum_up(const gy_part *t, gy_pd_note *n) {
     int64_t now = gy_clock_ns();
     n->start_ago_ns = now - t->start_ns;
     n->compute_ago_ns = now - t->compute_ns;
-    n->first_post_ago_ns = p->sum.first_post_ns ? now - p->sum.first_post_ns : 0;
     n->bytes = p->bytes;
     n->n_desc = p->n_desc;
-    n->post_ns = p->sum.post_ns;
 }
 
 /* NULL: nothing is ready, no op is free, or it failed. */

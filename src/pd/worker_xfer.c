@@ -66,10 +66,9 @@ static gy_part *listener(const gy_worker *w, const gy_pd_note *n, uint64_t from)
 
 /* On our clock: as if the last op had been posted when it was heard of. Any numbers may have come. */
 static void lay_out(gy_msg_sent *s, const gy_pd_note *n, int64_t now) {
-    *s = (gy_msg_sent){.bytes = n->bytes, .n_op = n->total, .n_desc = n->n_desc, .post_ns = n->post_ns};
+    *s = (gy_msg_sent){.bytes = n->bytes, .n_op = n->total, .n_desc = n->n_desc};
     s->start_ns = (int64_t)((uint64_t)now - (uint64_t)n->start_ago_ns);
     s->compute_ns = (int64_t)((uint64_t)now - (uint64_t)n->compute_ago_ns);
-    s->first_post_ns = (int64_t)((uint64_t)now - (uint64_t)n->first_post_ago_ns);
     s->last_post_ns = now;
 }
 
@@ -93,7 +92,6 @@ static void deliver(gy_worker *w, const gy_pd_note *n, uint64_t from) {
     hear(&t->hear, n);
     if (!t->hear.total || t->hear.n_seen != t->hear.total || t->hear.top != t->hear.total) return;
     t->hear.is_complete = 1;
-    t->hear.sent.last_done_ns = gy_clock_ns();
     w->live[t->slot] = NULL;
     gy_worker_tell_engine(w, GY_REC_RETURNED, t);
 }

@@ -694,11 +694,12 @@ static void observe_pd(gy_oai_metrics *m, const gyre_finish *f) {
     for (int s = 0; s < GYRE_PD_STAGES; s++)
         if (c->at_ns[s]) observe_span(m->pd_stage[s], f->submit_ns, c->at_ns[s]);
     if (!c->n_transfer) return;
+    gy_metric_observe(m->pd[PD_BYTES], (double)c->bytes);
+    gy_metric_observe(m->pd[PD_DESC], (double)c->n_descriptor);
+    if (!c->is_measured) return;
     gy_metric_observe(m->pd[PD_WIRE], seconds(c->wire_ns));
     gy_metric_observe(m->pd[PD_TAIL], seconds(c->tail_ns));
     gy_metric_observe(m->pd[PD_POST], seconds(c->post_ns));
-    gy_metric_observe(m->pd[PD_BYTES], (double)c->bytes);
-    gy_metric_observe(m->pd[PD_DESC], (double)c->n_descriptor);
 }
 
 /* The prompt is counted once for all choices of a request, and only if it was prefilled. */

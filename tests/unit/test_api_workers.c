@@ -119,7 +119,8 @@ static void assert_cost(const gyre_finish *f) {
     }
     assert_int_equal(c->at_ns[GYRE_PD_FINISHED], f->finish_ns);
     assert_true(c->bytes > 0 && c->n_transfer > 0 && c->n_descriptor >= c->n_transfer);
-    assert_true(c->post_ns >= 0 && c->wire_ns >= 0 && c->tail_ns >= 0 && c->tail_ns <= c->wire_ns + 1000000000);
+    assert_int_equal(c->is_measured, c->post_ns > 0);
+    assert_true(c->wire_ns >= 0 && c->tail_ns >= 0 && c->tail_ns <= c->wire_ns + 1000000000);
     assert_true(c->n_overlap <= c->n_transfer && c->overlap_bytes <= c->bytes);
 }
 

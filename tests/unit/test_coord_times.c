@@ -127,10 +127,8 @@ static gy_msg active(world *w, char try, int64_t said_ns) {
                            .n_op = 2,
                            .n_desc = 5,
                            .start_ns = said_ns - 500,
-                           .first_post_ns = said_ns - 400,
                            .compute_ns = said_ns - 250,
                            .last_post_ns = said_ns - 200,
-                           .last_done_ns = said_ns - 100,
                            .said_ns = said_ns};
     return m;
 }
@@ -157,8 +155,9 @@ static void d_tells_what_p_is_too_late_for(void **state) {
         assert_int_equal(c->bytes, late ? 900 : 1000);
         assert_int_equal(c->n_op, late ? 2 : 3);
         assert_int_equal(c->n_desc, late ? 5 : 8);
-        assert_int_equal(c->wire_ns, late ? 300 : 280);
-        assert_int_equal(c->tail_ns, late ? 150 : 130);
+        assert_int_equal(c->is_measured, !late);
+        assert_int_equal(c->wire_ns, late ? 0 : 280);
+        assert_int_equal(c->tail_ns, late ? 0 : 130);
         assert_int_equal(c->n_overlap, late ? 0 : 2);
         if (late) prefilled(&w, 0, 'a', 3);
         assert_int_equal(stats_of(&w).bytes, 1000); /* sums are P's alone */

@@ -468,6 +468,7 @@ static gyre_finish on_workers(void) {
                           .bytes = 3 << 20,
                           .n_transfer = 4,
                           .n_descriptor = 25,
+                          .is_measured = 1,
                           .post_ns = 20000,
                           .wire_ns = 30 * ms,
                           .tail_ns = 50000};
@@ -484,6 +485,8 @@ static void from_requests_on_workers(void **state) {
     gy_oai_metrics_finish(m, 0, &f, 5); /* another choice goes on */
     f.n_left = 0;
     gy_oai_metrics_finish(m, 1, &f, 5);
+    f.pd.is_measured = 0; /* the sender was late */
+    gy_oai_metrics_finish(m, 0, &f, 5);
     f.pd.prefill = -1; /* computed where it was decoded */
     f.pd.n_transfer = 0;
     for (int s = GYRE_PD_PREFILL_COMPLETED; s <= GYRE_PD_D_ACTIVATED; s++) f.pd.at_ns[s] = 0;
@@ -496,25 +499,25 @@ static void from_requests_on_workers(void **state) {
         const char *name, *labels;
         double v;
     } rows[] = {
-        {"gyre:pd_stage_seconds_count", "stage=\"admitted\"", 2},
-        {"gyre:pd_stage_seconds_sum", "stage=\"admitted\"", 0.1},
-        {"gyre:pd_stage_seconds_count", "stage=\"d_reserved\"", 1},
-        {"gyre:pd_stage_seconds_bucket", "stage=\"d_reserved\",le=\"0.1\"", 1},
+        {"gyre:pd_stage_seconds_count", "stage=\"admitted\"", 3},
+        {"gyre:pd_stage_seconds_sum", "stage=\"admitted\"", 0.15},
+        {"gyre:pd_stage_seconds_count", "stage=\"d_reserved\"", 2},
+        {"gyre:pd_stage_seconds_bucket", "stage=\"d_reserved\",le=\"0.1\"", 2},
         {"gyre:pd_stage_seconds_bucket", "stage=\"d_reserved\",le=\"0.05\"", 0},
-        {"gyre:pd_stage_seconds_count", "stage=\"prefill_started\"", 2},
-        {"gyre:pd_stage_seconds_count", "stage=\"prefill_compute_completed\"", 1},
-        {"gyre:pd_stage_seconds_sum", "stage=\"prefill_submitted\"", 0.25},
-        {"gyre:pd_stage_seconds_sum", "stage=\"d_activated\"", 0.3},
-        {"gyre:pd_stage_seconds_count", "stage=\"first_token\"", 2},
-        {"gyre:pd_stage_seconds_sum", "stage=\"finished\"", 0.8},
+        {"gyre:pd_stage_seconds_count", "stage=\"prefill_started\"", 3},
+        {"gyre:pd_stage_seconds_count", "stage=\"prefill_compute_completed\"", 2},
+        {"gyre:pd_stage_seconds_sum", "stage=\"prefill_submitted\"", 0.5},
+        {"gyre:pd_stage_seconds_sum", "stage=\"d_activated\"", 0.6},
+        {"gyre:pd_stage_seconds_count", "stage=\"first_token\"", 3},
+        {"gyre:pd_stage_seconds_sum", "stage=\"finished\"", 1.2},
         {"gyre:pd_wire_seconds_count", "", 1},
         {"gyre:pd_wire_seconds_sum", "", 0.03},
         {"gyre:pd_tail_seconds_sum", "", 0.00005},
         {"gyre:pd_post_seconds_bucket", "le=\"1e-05\"", 0},
         {"gyre:pd_post_seconds_bucket", "le=\"2.5e-05\"", 1},
-        {"gyre:pd_prompt_bytes_sum", "", 3 << 20},
+        {"gyre:pd_prompt_bytes_sum", "", 6 << 20},
         {"gyre:pd_prompt_descriptors_bucket", "le=\"16\"", 0},
-        {"gyre:pd_prompt_descriptors_bucket", "le=\"32\"", 1},
+        {"gyre:pd_prompt_descriptors_bucket", "le=\"32\"", 2},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         double v = find(&s, rows[i].name, rows[i].labels);

@@ -116,6 +116,14 @@ def test_run_says_the_same(town, tmp_path, roles):
         assert run_lines(OURO, path, *town.options) == want
 
 
+def test_chat_says_the_same(town):
+    demo = str(ROOT / "models/demo")
+    chat = ("chat", demo, "--raw", "--max-tokens", 20, "--temperature", 0)
+    town.list(*[town.add(r, model=demo) for r in ("prefill", "decode")])
+    want = gyre(*chat, stdin=b"Once upon a time\n")[0]
+    assert want and gyre(*chat, *town.options, stdin=b"Once upon a time\n")[0] == want
+
+
 def test_a_worker_dies_and_comes_back(town):
     """kill -9 of lives and of whole workers, under load."""
     p, d1, d2 = town.add("prefill"), town.add("decode"), town.add("decode")

@@ -40,16 +40,16 @@ class NetPd(Pd):
 
 
 class NetTown(Town):
-    def __init__(self, path, net):
+    def __init__(self, path, net, timeout):
         super().__init__(path)
-        self.net = net
+        self.net, self.timeout = net, timeout
 
     def add(self, host, role, *args, **kw):
-        return super().add(role, *FAST, *args, host=self.net.address(host), device=self.net.device,
+        return super().add(role, *self.timeout, *args, host=self.net.address(host), device=self.net.device,
                            spawn=lambda cmd, **k: self.net.popen(host, cmd, **k), **kw)
 
     def serve(self, host, *args, options=None):
-        self.servers.append(NetPd(self.net, host, *(options or self.options), *FAST, *args))
+        self.servers.append(NetPd(self.net, host, *(options or self.options), *self.timeout, *args))
         return self.servers[-1]
 
 
@@ -57,10 +57,10 @@ class NetTown(Town):
 def make_town(tmp_path):
     towns = []
 
-    def make(n):
+    def make(n, timeout=FAST):
         hosts = netns.hosts(n)
         net = hosts.__enter__()
-        towns.append((hosts, NetTown(tmp_path, net)))
+        towns.append((hosts, NetTown(tmp_path, net, timeout)))
         return towns[-1][1]
 
     yield make
@@ -108,7 +108,7 @@ def test_two_hosts(make_town):
         assert got
         right(s, [9] * 40, 8)
         wait_until(lambda: s.n_ready() == 2)
-    assert s.metric("gyre:pd_worker_deaths_total") == 2
+    assert s.metric("gyre:pd_worker_deaths_total") >= 2
 
 
 def test_three_hosts(make_town):
@@ -160,7 +160,7 @@ def test_a_writer_that_reaches_nobody(make_town):
 @pytest.mark.skipif(not shutil.which("etcd"), reason="no etcd here")
 def test_etcd(make_town, tmp_path):
     """Workers publish themselves and are found; one that ends is not dialled any more; etcd itself may go and come."""
-    t = make_town(3)
+    t = make_town(3, ())  # nobody is cut off: no death is right, however busy this machine is
     url = f"http://{t.net.address(2)}:2379"
 
     def begin_etcd():

@@ -76,8 +76,9 @@ static gy_status push(walk *w, gy_err *err) {
     w->e->n_done = 0;
     int64_t until_ns = gy_clock_ns() + (int64_t)60 * 1000000000;
     while (more || w->e->n_done < posted) {
-        while (more && posted < w->e->n_done + N_SLOT) {
-            int k = posted % N_SLOT;
+        while (more) {
+            const int k = posted; /* each slot once: ops may end in another order */
+            GY_CHECK(k < N_SLOT);
             if (!is_cut) is_cut = more = cut(w, &w->op[k], w->desc[k]);
             if (!more) break;
             gy_status st = gy_xfer_post(w->e->peer, &w->op[k], err);

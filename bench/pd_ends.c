@@ -242,14 +242,15 @@ gy_status pd_put(pd_end *e, const gy_xfer_desc *desc, int32_t n_desc, gy_err *er
 
 gy_status pd_stream(pd_end *e, size_t at, size_t bytes, int32_t n, gy_err *err) {
     enum { WINDOW = 16 };
-    gy_xfer_desc d[WINDOW];
-    gy_xfer_op op[WINDOW];
+    static gy_xfer_desc d[PD_MAX_STREAM];
+    static gy_xfer_op op[PD_MAX_STREAM]; /* each once: ops may end in another order */
+    GY_CHECK(n <= PD_MAX_STREAM);
     int64_t until_ns = gy_clock_ns() + (int64_t)DEADLINE_S * 1000000000;
     int32_t posted = 0;
     e->n_done = 0;
     while (e->n_done < n) {
         while (posted < n && posted - e->n_done < WINDOW) {
-            int32_t k = posted % WINDOW;
+            const int32_t k = posted;
             d[k] = (gy_xfer_desc){.src_off = at, .dst_off = at, .bytes = bytes};
             op[k] = (gy_xfer_op){.desc = &d[k], .n_desc = 1, .note = "note", .n_note = 4};
             gy_status st = gy_xfer_post(e->peer, &op[k], err);
@@ -259,7 +260,13 @@ gy_status pd_stream(pd_end *e, size_t at, size_t bytes, int32_t n, gy_err *err) 
             posted++;
         }
         gy_xfer_poll(e->x);
-        if (gy_clock_ns() > until_ns) return gy_err_set(err, GY_E_TIMEOUT, "puts were not done in %d s", DEADLINE_S);
+        if (gy_clock_ns() > until_ns) {
+            gy_xfer_stats x;
+            gy_xfer_get_stats(e->x, &x);
+            return gy_err_set(err, GY_E_TIMEOUT,
+                              "puts of %zu bytes over %s: %d of %d done in %d s, %d posted, %zu bytes under way", bytes,
+                              gy_xfer_lanes(e->peer), e->n_done, n, DEADLINE_S, posted, x.inflight_bytes);
+        }
     }
     return e->status < 0 ? gy_err_set(err, e->status, "a put failed") : GY_OK;
 }

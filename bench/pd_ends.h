@@ -9,7 +9,7 @@
 
 #include "pd/xfer.h"
 
-enum { PD_MAX_SENDER = 8, PD_MAX_JOB = 256, PD_MAX_NS = 4096 };
+enum { PD_MAX_SENDER = 8, PD_MAX_JOB = 256, PD_MAX_NS = 4096, PD_MAX_STREAM = 256 };
 
 typedef struct pd_end { /* in a child */
     gy_xfer *x;
@@ -49,7 +49,7 @@ gy_status pd_ends_do(pd_ends *p, int sender, pd_job job, const void *arg, size_t
 /* ---- for jobs ---- */
 /* One op, until its remote completion is known here; it carries a note. */
 gy_status pd_put(pd_end *e, const gy_xfer_desc *desc, int32_t n_desc, gy_err *err);
-/* n ops of one copy each, from at on, as many at once as the budget and a window take. */
+/* n ops (up to PD_MAX_STREAM) of one copy each, from at on, as many at once as the budget and a window take. */
 gy_status pd_stream(pd_end *e, size_t at, size_t bytes, int32_t n, gy_err *err);
 gy_status pd_forget(pd_end *e, gy_err *err); /* the receiver's memory is zeroed; its pages exist after it */
 gy_status pd_check(pd_end *e, size_t bytes, gy_err *err); /* its first bytes are the sender's */

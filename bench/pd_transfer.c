@@ -204,7 +204,7 @@ static gy_status scattered(pd_ends *p, size_t bytes, int32_t n_desc, gy_err *err
     scatter_job j = {.bytes = bytes, .n = n_desc, .rounds = n_desc > 64 ? 300 : 1000};
     int32_t n;
     GY_TRY(pd_ends_do(p, 0, time_scattered, &j, sizeof j, err, ns, &n));
-    *us = pd_quantile_us(ns, n, 0.5);
+    *us = pd_quantile_us(ns, n, 0.1); /* the middle ones are with and without waking the receiver, by luck */
     return GY_OK;
 }
 
@@ -214,7 +214,7 @@ static gy_status descriptors(const pd_bench *b, const lanes *l, gy_err *err) {
     double us[2][2][N]; /* lane, bytes */
     static const size_t bytes[] = {SMALL, 16 << 10};
     if (!b->json)
-        printf("\nan op of so many copies, us (median)\n  %8s %14s %14s %14s %14s\n", "copies", "shm, 64 B",
+        printf("\nan op of so many copies, us (fastest tenth)\n  %8s %14s %14s %14s %14s\n", "copies", "shm, 64 B",
                "shm, 16 KiB", "tcp, 64 B", "tcp, 16 KiB");
     for (int i = 0; i < N; i++) {
         for (int k = 0; k < 2; k++) {

@@ -340,8 +340,8 @@ static int serve_hosts(const gy_args *a) {
     gy_err err = {0};
     gy_secret secret;
     gy_status st = gy_secret_read(a->pd.secret_file, &err, &secret);
+    if (st >= 0) st = open_worker(&p, &err); /* SIGTERM ends it while it loads */
     if (st >= 0) st = catch_signals(&err);
-    if (st >= 0) st = open_worker(&p, &err);
     if (st >= 0) st = start_xfer(&p, &err);
     if (st >= 0) st = gy_door_open(GY_HOST_CONTROL_FD, &secret, (int32_t)(a->pd.peer_timeout * 1000), &err, &p.door);
     if (st >= 0) st = meet(&p, &err);

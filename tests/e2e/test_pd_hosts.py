@@ -170,6 +170,33 @@ def test_joins_and_leaves(town):
     assert s.metric("gyre:pd_worker_deaths_total") == 0 and s.metric("gyre:pd_retries_total") == 0
 
 
+@pytest.mark.parametrize("how", ["twice", "timeout", "loading"])
+def test_a_worker_that_must_end(town, how):
+    """SIGTERM: it is not waited for longer than was said; its requests begin again elsewhere."""
+    w = town.add("both", "--stop-timeout", 0.3 if how == "timeout" else 60)
+    if how == "loading":  # or waiting; nobody needs it
+        w.p.send_signal(signal.SIGTERM)
+        assert w.p.wait(timeout=10) == 0
+        return
+    town.list(w)
+    s = town.serve()
+    prompt = ([3] * 20, 400)
+    want = s.ids(*prompt)
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(s.ids(*prompt))) for _ in range(6)]
+    for t in threads:
+        t.start()
+    time.sleep(0.05)
+    for _ in range(2 if how == "twice" else 1):
+        w.p.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+    assert w.p.wait(timeout=10) == 0
+    w.begin()
+    for t in threads:
+        t.join(timeout=60)
+    assert got == [want] * 6
+
+
 def test_nobody_decodes_for_a_while(town):
     p, d = town.add("prefill"), town.add("decode")
     town.list(p, d)

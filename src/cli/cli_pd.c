@@ -69,6 +69,8 @@ static const gy_opt listen_rows[] = {
      "begin anew when its coordinator has said nothing for so long"},
     {"stop-timeout", GY_OPT_F64, AT(stop_timeout), "SECONDS", 0, 86400, "60",
      "SIGTERM: how long it may take to end what was begun"},
+    {"config", GY_OPT_STR, offsetof(gy_args, config), "FILE.json", 0, 0, NULL,
+     "an object with any of these options, with underscores; the command line goes first"},
     {"on-listener", GY_OPT_FLAG, AT(on_listener), NULL, 0, 0, NULL, NULL},
 };
 

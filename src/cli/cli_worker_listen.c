@@ -248,6 +248,7 @@ static gy_status begin_life(keeper *k, int64_t now_ns, gy_err *err) {
 static gy_status end_life(keeper *k, const gy_child_end *e, int64_t now_ns, gy_err *err) {
     close(k->pidfd);
     k->pidfd = -1;
+    if (k->is_ending) return GY_OK;
     k->due_ns = now_ns;
     if (e->known && !e->signal && !e->code) {
         k->has_served = 1;
@@ -286,10 +287,7 @@ static gy_status keep(keeper *k, gy_err *err) {
         sleep_until(k);
         int64_t now_ns = gy_clock_ns();
         be_ended(k, now_ns);
-        if (k->pidfd >= 0 && gy_child_reap(k->pidfd, &e)) {
-            gy_status st = end_life(k, &e, now_ns, err);
-            if (!k->is_ending) GY_TRY(st);
-        }
+        if (k->pidfd >= 0 && gy_child_reap(k->pidfd, &e)) GY_TRY(end_life(k, &e, now_ns, err));
         if (k->is_ending && k->pidfd >= 0 && now_ns >= k->due_ns && !k->is_killed) {
             k->is_killed = 1;
             gy_child_signal(k->pidfd, SIGKILL);

@@ -4,6 +4,7 @@ namespaces (netns.py), whose links are cut and healed.
 """
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -327,6 +328,9 @@ def test_options_of_a_worker(town, tmp_path):
     assert "--transfer-device: found none" in refused(*w, *role, *secret)
     assert "no network device 'eth77'" in refused(*w, *role, *secret, "--transfer-device", "lo,eth77")
     assert "--listen: found none" in refused("worker", OURO, *role, *secret)
+    config = tmp_path / "worker.json"
+    config.write_text(json.dumps({"role": "decode", "listen": "127.0.0.1:0", "secret_file": str(town.secret)}))
+    assert "--transfer-device: found none" in refused("worker", OURO, "--config", config)
     assert "--listen" in refused("worker", OURO, "--listen", "127.0.0.1", *role, *secret, *device)
     assert "--name: found without --etcd" in refused(*w, *role, *secret, *device, "--name", "a")
     assert "did not start" in refused("worker", tmp_path, "--listen", "127.0.0.1:0", *role, *secret, *device, code=1)

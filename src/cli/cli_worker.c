@@ -348,7 +348,7 @@ static int serve_hosts(const gy_args *a) {
     if (st == GY_OK) st = serve(&p, &err);
     if (st < 0 && p.chan) say_fatal(&p, &err);
     int rc = st < 0 ? gy_cli_fail(&err) : GY_CLI_OK;
-    return end(&p, rc);
+    return end(&p, st < 0 && p.door ? GY_WORKER_BROKEN : rc);
 }
 
 static int cmd_worker(const gy_args *a) {

@@ -254,7 +254,7 @@ static gy_status end_life(keeper *k, const gy_child_end *e, int64_t now_ns, gy_e
         k->has_served = 1;
         return GY_OK;
     }
-    if (!k->has_served && !e->signal) /* it has said why */
+    if (!k->has_served && !e->signal && e->code != GY_WORKER_BROKEN) /* it has said why */
         return gy_err_set(err, e->code == GY_CLI_USAGE ? GY_E_ARG : GY_E_PEER, "the worker did not start");
     gy_log(GY_LOG_WARN, "pd", "a life of this worker ended badly", "signal=%d code=%d", e->signal, e->code);
     if (!count_death(k, now_ns)) return GY_OK;

@@ -15,6 +15,9 @@
 
 #include "cli/cli_args.h"
 
+/* A life's exit code when it got ready and then failed: the next one may do better. */
+enum { GY_WORKER_BROKEN = 3 };
+
 int gy_worker_listens(const gy_args *a); /* it was asked for, or one of its options was */
 int gy_worker_listen(const gy_args *a);  /* the exit code */
 

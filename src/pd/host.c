@@ -99,7 +99,10 @@ static void look_at(gy_host *h, gy_slot *s, const gy_msg *m, int64_t now_ns) {
     if (m->kind == GY_MSG_STATS) set_stats(s, &m->stats);
     if (m->kind == GY_MSG_FATAL) {
         gy_slot_say_why(s, m->text ? m->text : "");
-        if (!is_remote(h)) gy_proc_hung_up(s, now_ns); /* it may hang in its end, as with a device that is gone */
+        if (is_remote(h))
+            gy_remote_gave_up(s);
+        else
+            gy_proc_hung_up(s, now_ns); /* it may hang in its end, as with a device that is gone */
     }
     if (m->kind == GY_MSG_LEAVING) s->is_leaving = 1;
     if (m->kind != GY_MSG_READY || s->w.state != GY_HOST_STARTING) return;

@@ -91,6 +91,7 @@ gy_status gy_remote_open(gy_host *h, gy_err *err);
 void gy_remote_close(gy_host *h);
 void gy_remote_lost(gy_host *h, gy_slot *s, int64_t now_ns); /* its connection ends here, in whatever state */
 void gy_remote_hung_up(gy_host *h, gy_slot *s, const gy_err *why, int64_t now_ns);
+void gy_remote_gave_up(gy_slot *s); /* FATAL */
 /* READY, before the coordinator gets it. */
 gy_status gy_remote_accept(const gy_host *h, const gy_msg_ready *r, gy_err *err);
 void gy_remote_on_ready(gy_slot *s, int64_t now_ns);

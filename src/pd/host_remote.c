@@ -152,7 +152,8 @@ void gy_remote_on_resolved(gy_host *h, int64_t now_ns) {
     while (gy_resolver_next(h->resolver, &a)) {
         gy_slot *s = &h->slot[a.who];
         s->r.is_asked = 0;
-        if (s->w.state != GY_HOST_DIALLING) continue;
+        if (s->w.state != GY_HOST_DIALLING || s->r.fd >= 0)
+            continue;                /* fd: of another worker, which needed no answer */
         if (a.serial != s->r.serial) /* another worker has the slot now */
             dial(h, s, now_ns);
         else if (!a.n)
@@ -183,6 +184,12 @@ void gy_remote_on_dialled(gy_host *h, gy_slot *s, int64_t now_ns) {
     s->polled = EPOLLIN | EPOLLOUT;
     s->w.state = GY_HOST_STARTING;
     s->due_ns = now_ns + ms(2 * (int64_t)h->o.peer_ms);
+}
+
+/* Nothing that it says now is of interest, and it may hang in its end. */
+void gy_remote_gave_up(gy_slot *s) {
+    s->r.is_refused |= s->w.state == GY_HOST_STARTING;
+    gy_slot_doom(s, "it gave up and did not say why");
 }
 
 gy_status gy_remote_accept(const gy_host *h, const gy_msg_ready *r, gy_err *err) {

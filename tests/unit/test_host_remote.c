@@ -4,11 +4,15 @@
  */
 #include "host_test.h"
 
+#include "pd/host_int.h"
+
 #include <arpa/inet.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -71,6 +75,10 @@ static void hear(gy_chan *c, const char *how, const gy_msg *m) {
     if (m->kind == GY_MSG_PING && strcmp(how, "silent") != 0) say_kind(c, GY_MSG_PONG);
     if (m->kind == GY_MSG_CONNECT) say(c, &(gy_msg){.kind = GY_MSG_CONNECTED, .peer = m->peer});
     if (m->kind != GY_MSG_LOCAL) return;
+    if (!strcmp(how, "hanging")) {
+        say_fatal(c); /* and answers each PING from then on */
+        return;
+    }
     if (!strcmp(how, "leaver")) say_kind(c, GY_MSG_LEAVING); /* and ends what it has */
     say_stats(c, 0);
     say_echo(c, m);
@@ -79,7 +87,8 @@ static void hear(gy_chan *c, const char *how, const gy_msg *m) {
 static void live(gy_chan *c, const fake *f) {
     if (shake_hands(c) < 0) return;
     if (!strcmp(f->how, "busy")) say_fatal(c);
-    if (!strcmp(f->how, "good") || !strcmp(f->how, "silent") || !strcmp(f->how, "leaver") || !strcmp(f->how, "garbage"))
+    if (!strcmp(f->how, "good") || !strcmp(f->how, "silent") || !strcmp(f->how, "leaver") ||
+        !strcmp(f->how, "garbage") || !strcmp(f->how, "hanging"))
         say_ready(c, f->role);
     if (!strcmp(f->how, "good")) say_stats(c, 1);
     if (!strcmp(f->how, "garbage") && write(gy_chan_fd(c), "GET / HTTP/1.1\r\n\r\n", 18) != 18) return;
@@ -536,6 +545,79 @@ static void nonsense(void **state) {
     close_town(&t);
 }
 
+/* Its host is there, it answers, and it does nothing any more: what it held goes elsewhere at once. */
+static void fatal_and_alive(void **state) {
+    (void)state;
+    town t;
+    found(&t);
+    int v = add(&t, "hanging", 3);
+    list(&t, 1, "");
+    gy_host_opts o = opts(&t);
+    open_town(&t, &o);
+    answer a;
+    ask(t.h, &a);
+    int64_t ns = gy_clock_ns();
+    until(&t, (wish){.i = v, .n_death = 1});
+    assert_true(gy_clock_ns() - ns < 2000000000);
+    add(&t, "good", 3);
+    list(&t, 2, "");
+    turn_until(t.h, is_answered, &a);
+    assert_echo(&a);
+    close_town(&t);
+}
+
+/* A listener whose queue is full: who dials it neither gets in nor hears no. */
+static int fill(int *port, int caller[2]) {
+    int fd = bind_port(0, port);
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)*port)};
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(listen(fd, 0), 0);
+    for (int i = 0; i < 2; i++) {
+        caller[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (connect(caller[i], (struct sockaddr *)&a, sizeof a) < 0) assert_int_equal(errno, EINPROGRESS);
+    }
+    return fd;
+}
+
+static int count_descriptors(void) {
+    int n = 0;
+    for (int fd = 0; fd < 256; fd++) n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* A slow name server answers for a worker that is not listed any more; another one has its slot and is being dialled.
+ * It is not dialled a second time. */
+static void late_name(void **state) {
+    (void)state;
+    town t;
+    int port, caller[2], full = fill(&port, caller);
+    char more[32];
+    found(&t);
+    add(&t, "good", 3);
+    list(&t, 1, "");
+    gy_host_opts o = opts(&t);
+    o.peer_ms = 20000;
+    open_town(&t, &o);
+    snprintf(more, sizeof more, "127.0.0.1:%d\n", port);
+    list(&t, 1, more);
+    turn_for(&t, 100);
+    assert_int_equal(count(&t, GY_HOST_DIALLING), 1);
+    gy_slot *s = &t.h->slot[1];
+    assert_true(s->r.fd >= 0);
+    assert_int_equal(gy_resolver_create(NULL, &t.h->resolver), GY_OK);
+    assert_int_equal(gy_host_watch(t.h, EPOLL_CTL_ADD, gy_resolver_fd(t.h->resolver), EPOLLIN, TAG_RESOLVED, NULL), 0);
+    int n = count_descriptors(), n_dial = s->r.n_dial;
+    s->r.is_asked = 1;
+    gy_resolver_ask(t.h->resolver, 1, s->r.serial - 1, "127.0.0.1", "1");
+    turn_for(&t, 200);
+    assert_int_equal(s->r.is_asked, 0);
+    assert_int_equal(s->r.n_dial, n_dial);
+    assert_int_equal(count_descriptors(), n);
+    close_town(&t);
+    for (int i = 0; i < 2; i++) close(caller[i]);
+    close(full);
+}
+
 /* A bad file changes nothing; workers that serve stay. */
 static void a_bad_file(void **state) {
     (void)state;
@@ -603,6 +685,8 @@ int main(void) {
         cmocka_unit_test(killed_and_back),
         cmocka_unit_test(stopped_as_a_whole),
         cmocka_unit_test(nonsense),
+        cmocka_unit_test(fatal_and_alive),
+        cmocka_unit_test(late_name),
         cmocka_unit_test(a_bad_file),
         cmocka_unit_test(given_up),
         cmocka_unit_test(busy_is_not_dead),

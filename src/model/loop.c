@@ -195,6 +195,26 @@ static void residual(gy_loop *l, const void *branch, const void *w) {
                                                     .n = m->d.n_embd});
 }
 
+/* a = norm of x with next, after the residual; next NULL: the residual alone. */
+static void residual_norm(gy_loop *l, const void *branch, const void *w, const void *next) {
+    gy_model *m = l->m;
+    if (!next || !m->be->ops->residual_norm) {
+        residual(l, branch, w);
+        if (next) norm(l, l->x, next, l->rows.n_row, l->a);
+        return;
+    }
+    m->be->ops->residual_norm(m->be, &(gy_residual_norm_args){.r = {.h = l->x,
+                                                                    .b = branch,
+                                                                    .w = w,
+                                                                    .kind = m->d.norms,
+                                                                    .eps = m->d.eps,
+                                                                    .n_row = l->rows.n_row,
+                                                                    .n = m->d.n_embd},
+                                                              .w = next,
+                                                              .eps = m->d.eps,
+                                                              .y = l->a});
+}
+
 static void move_rows(gy_loop *l, int scatter, const void *x, const int32_t *idx, int32_t n_row, void *y) {
     gy_model *m = l->m;
     gy_move_args args = {.x = x, .idx = idx, .n_row = n_row, .n = m->d.n_embd, .y = y};
@@ -204,11 +224,11 @@ static void move_rows(gy_loop *l, int scatter, const void *x, const int32_t *idx
         m->be->ops->gather(m->be, &args);
 }
 
-/* One layer over the batch: x (n_row, n_embd) in place. il counts within the KV group of view kv. */
-static void layer_forward(gy_loop *l, const gy_layer *w, const gy_kv_view *kv, int32_t il) {
+/* One layer over the batch: x (n_row, n_embd) in place. a holds the norm of x, and at the end that of the new x with
+ * next, the following layer's (NULL: there is none). il counts within the KV group of view kv. */
+static void layer_forward(gy_loop *l, const gy_layer *w, const void *next, const gy_kv_view *kv, int32_t il) {
     const gy_model_desc *d = &l->m->d;
     gy_backend *be = l->m->be;
-    norm(l, l->x, w->norm[0], l->rows.n_row, l->a);
     linear(l, l->a, &w->qkv, l->qkv);
     be->ops->rope_kv(be, &(gy_rope_kv_args){.qkv = l->qkv,
                                             .q_bias = w->q_bias,
@@ -230,19 +250,21 @@ static void layer_forward(gy_loop *l, const gy_layer *w, const gy_kv_view *kv, i
                                       .rows = l->rows,
                                       .y = l->att});
     linear(l, l->att, &w->o, l->b);
-    residual(l, l->b, w->norm[1]);
-    norm(l, l->x, w->norm[2], l->rows.n_row, l->a);
+    residual_norm(l, l->b, w->norm[1], w->norm[2]);
     linear(l, l->a, &w->gate_up, l->gu);
     be->ops->silu_mul(be, &(gy_silu_mul_args){.gu = l->gu, .n_row = l->rows.n_row, .n_ff = d->n_ff, .y = l->f});
     linear(l, l->f, &w->down, l->b);
-    residual(l, l->b, w->norm[3]);
+    residual_norm(l, l->b, w->norm[3], next);
 }
 
 static void stage_forward(gy_loop *l, gy_stage stage) {
     const gy_model *m = l->m;
     const gy_kv_view *kv = stage == GY_CORE ? &l->c.core : &l->c.boundary;
     int32_t first = stage == GY_CODA ? m->d.n_layer[GY_PRELUDE] : 0;
-    for (int32_t il = 0; il < m->d.n_layer[stage]; il++) layer_forward(l, &m->layer[stage][il], kv, first + il);
+    int32_t n = m->d.n_layer[stage];
+    const gy_layer *w = m->layer[stage];
+    if (n) norm(l, l->x, w[0].norm[0], l->rows.n_row, l->a);
+    for (int32_t il = 0; il < n; il++) layer_forward(l, &w[il], il + 1 < n ? w[il + 1].norm[0] : NULL, kv, first + il);
 }
 
 void gy_loop_prelude(gy_loop *l, const gy_loop_batch *b, const gy_loop_entry *in) {

@@ -162,6 +162,14 @@ typedef struct gy_residual_args {
     int32_t n_row, n;
 } gy_residual_args;
 
+/* A residual and the norm that follows: residual(r), then y = norm of the new h with w. Bits are those of the two. */
+typedef struct gy_residual_norm_args {
+    gy_residual_args r;
+    const void *w; /* [n] act */
+    float eps;
+    void *y; /* [n_row, n] act; not h */
+} gy_residual_norm_args;
+
 /* y = round(round(silu(g)) * u), silu(g) = g / (1 + exp(-g)). */
 typedef struct gy_silu_mul_args {
     const void *gu; /* [n_row, 2 n_ff] act: g then u */
@@ -253,6 +261,9 @@ typedef struct gy_ops {
     void (*gate)(gy_backend *be, const gy_gate_args *a);
     void (*latent_diff)(gy_backend *be, const gy_latent_diff_args *a);
     void (*latent_init)(gy_backend *be, const gy_latent_init_args *a);
+
+    /* Fused operations. NULL: the caller calls the parts. */
+    void (*residual_norm)(gy_backend *be, const gy_residual_norm_args *a);
 } gy_ops;
 
 /* The part of a backend that everyone may see; each backend's own struct begins with it. Engine lifetime. */

@@ -209,6 +209,18 @@ static void px_residual(gy_backend *be, const gy_residual_args *a) {
     PX_RUN(residual, &d);
 }
 
+static void px_residual_norm(gy_backend *be, const gy_residual_norm_args *a) {
+    (void)be;
+    gy_residual_norm_args d = *a;
+    size_t n = (size_t)a->r.n_row * (size_t)a->r.n * px_act();
+    d.r.h = px_out(a->r.h, n);
+    d.r.b = px_in(a->r.b, n);
+    d.r.w = px_in(a->r.w, (size_t)a->r.n * px_act());
+    d.w = px_in(a->w, (size_t)a->r.n * px_act());
+    d.y = px_out(a->y, n);
+    PX_RUN(residual_norm, &d);
+}
+
 static void px_silu_mul(gy_backend *be, const gy_silu_mul_args *a) {
     (void)be;
     gy_silu_mul_args d = *a;
@@ -351,7 +363,8 @@ static __attribute__((unused)) gy_backend *px_open(gy_dtype act, int n_thread, g
                       .scatter = px_scatter,
                       .gate = px_gate,
                       .latent_diff = px_latent_diff,
-                      .latent_init = px_latent_init};
+                      .latent_init = px_latent_init,
+                      .residual_norm = px_residual_norm};
     px.be = (gy_backend){.ops = &px.ops, .act = act, .is_host = 1};
     return &px.be;
 }

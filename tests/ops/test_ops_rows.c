@@ -295,6 +295,39 @@ static void test_no_leak(void **state) {
     each_op(no_leak);
 }
 
+/* A fused operation gives the bits of its parts, in both of its outputs. */
+static void fused_case(gy_backend *be, gy_residual_kind kind, int n, int n_row, value_kind values) {
+    size_t bytes = (size_t)n * (size_t)n_row * dt_bytes(be->act);
+    buf h = buf_values(be->act, (int64_t)n * n_row, values, 71),
+        b = buf_values(be->act, (int64_t)n * n_row, values, 72);
+    buf w = buf_values(be->act, n, V_UNIT, 73), w2 = buf_values(be->act, n, V_UNIT, 74);
+    buf h2 = buf_bytes(h.p, bytes), y = buf_make(bytes), y2 = buf_make(bytes);
+    gy_residual_args r = {.h = h.p, .b = b.p, .w = w.p, .kind = kind, .eps = 1e-5f, .n_row = n_row, .n = n};
+    be->ops->residual(be, &r);
+    be->ops->norm(be, &(gy_norm_args){.x = h.p, .w = w2.p, .eps = 1e-6f, .n_row = n_row, .n = n, .y = y.p});
+    gy_residual_norm_args fused = {.r = r, .w = w2.p, .eps = 1e-6f, .y = y2.p};
+    fused.r.h = h2.p;
+    be->ops->residual_norm(be, &fused);
+    same_check(h2.p, h.p, bytes, "residual of residual_norm");
+    same_check(y2.p, y.p, bytes, "norm of residual_norm");
+    buf *all[] = {&h, &b, &w, &w2, &h2, &y, &y2};
+    for (int i = 0; i < COUNT(all); i++) buf_free(all[i]);
+}
+
+static void test_fused(void **state) {
+    (void)state;
+    static const int more[] = {192, 1000, 2048, 2056, 4096, 5280, 6144, 6152};
+    for (int iv = 0; iv < 2 * COUNT(variants); iv++) {
+        if (variant_missing(&variants[iv / 2])) continue;
+        gy_backend *be = cpu_open(&variants[iv / 2], acts[iv % 2], 2);
+        for (int i = 0; be->ops->residual_norm && i < 3 * (COUNT(lengths) + COUNT(more)); i++) {
+            int n = i / 3 < COUNT(lengths) ? lengths[i / 3] : more[i / 3 - COUNT(lengths)];
+            fused_case(be, (gy_residual_kind)(i % 3), n, 1 + i % 5, i % 4 == 3 ? V_MIXED : V_UNIT);
+        }
+        gy_backend_destroy(be);
+    }
+}
+
 /* ---- embed, gather, scatter, the cos and sin table, the initial state: ref's bits ------------------------------ */
 
 static void embed_case(gy_backend *ref, gy_backend *be, gy_dtype t, int n, float scale) {
@@ -453,6 +486,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_ref), cmocka_unit_test(test_equalities), cmocka_unit_test(test_no_leak),
         cmocka_unit_test(test_same_bits),   cmocka_unit_test(test_no_rows),    cmocka_unit_test(test_silu_range),
+        cmocka_unit_test(test_fused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

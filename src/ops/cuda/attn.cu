@@ -5,12 +5,12 @@
  * run. A run of at least MIN_RUN rows is cut into blocks of 64 queries (rows x heads of one KV head); the other rows
  * are decoded one by one.
  *
- *   prompt   grid (blocks of rows, KV heads), 128 threads: 4 warps of 16 queries walk the tiles together, K and V of
- *            the next tile on their way (cp.async) while this one is computed; 2 x 2 x 64 x (D + 8) x 2 bytes of shared
- *            memory. Each warp joins its tiles in registers and writes y.
- *   decode   grid (tiles of all rows, KV heads), 32 threads: one warp, one tile, up to 16 heads of a group as its
- *            queries; 2 x 64 x (D + 8) x 2 bytes. Writes (m, l, a) of each head.
- *   join     grid (rows, heads), D threads: a thread joins one element over the tiles, in order, and writes y.
+ *   prompt   grid blocks of rows x KV heads, longest contexts first (blocks start in order), 128 threads: 4 warps of 16
+ * queries walk the tiles together, K and V of the next tile on their way (cp.async) while this one is computed; 2 x 2 x
+ * 64 x (D + 8) x 2 bytes of shared memory. Each warp joins its tiles in registers and writes y. decode   grid (tiles of
+ * all rows, KV heads), 32 threads: one warp, one tile, up to 16 heads of a group as its queries; 2 x 64 x (D + 8) x 2
+ * bytes. Writes (m, l, a) of each head. join     grid (rows, heads), D threads: factors of D tiles at once, then a
+ * thread joins one element over the tiles, in order, and writes y.
  *
  * The plan (which blocks, which tiles) is made on the host once a batch, from the host copies that begin_rows brings,
  * and used by all layers. Partial sums are bounded: decode rows are taken in as many launches as that needs.
@@ -127,8 +127,9 @@ template <int D>
 static __global__ void __launch_bounds__(QUERIES / 16 * 32) prompt_kernel(attn_args a, const prompt_block *blocks) {
     enum { ELEMS = attn_smem<D>::ELEMS, THREADS = WARPS * 32 };
     extern __shared__ __align__(16) bf16 smem[]; /* [2][K, V] */
-    prompt_block b = blocks[blockIdx.x];
-    int32_t kv_head = (int32_t)blockIdx.y, n_query = b.n_row * a.group;
+    int32_t n_kv = a.n_head / a.group, kv_head = (int32_t)blockIdx.x % n_kv;
+    prompt_block b = blocks[(int32_t)blockIdx.x / n_kv];
+    int32_t n_query = b.n_row * a.group;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     int32_t row[2], head[2], pos[2];
 #pragma unroll
@@ -198,6 +199,7 @@ template <int D>
 static __global__ void __launch_bounds__(32) decode_kernel(attn_args a, const tile_item *items, float *part) {
     enum { ELEMS = attn_smem<D>::ELEMS };
     extern __shared__ __align__(16) bf16 smem[];
+    wait_for_previous();
     tile_item it = items[blockIdx.x];
     int32_t kv_head = (int32_t)blockIdx.y, pos = a.pos[it.row];
     int lane = (int)threadIdx.x, g = lane / 4, c = lane % 4;
@@ -226,22 +228,62 @@ static __global__ void __launch_bounds__(32) decode_kernel(attn_args a, const ti
     }
 }
 
+/* Largest of v over this thread and those before it in a block of D, and over carry. */
+template <int D> static __device__ inline float max_so_far(float v, float carry) {
+    __shared__ float of_warp[D / 32];
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+#pragma unroll
+    for (int o = 1; o < 32; o *= 2) {
+        float before = __shfl_up_sync(~0u, v, o);
+        if (lane >= o) v = fmaxf(v, before);
+    }
+    if (lane == 31) of_warp[warp] = v;
+    __syncthreads();
+    v = fmaxf(v, carry);
+    for (int i = 0; i < warp; i++) v = fmaxf(v, of_warp[i]);
+    __syncthreads();
+    return v;
+}
+
+/* Only the sums have to go tile by tile. A running maximum does not depend on the order in which it is found, so the
+ * factors of D tiles are computed at once, one a thread; then each thread joins its element of them. */
 template <int D>
 static __global__ void __launch_bounds__(D) join_kernel(attn_args a, const join_item *items, const float *part) {
+    enum { AHEAD = 32 }; /* elements a thread has on their way */
+    __shared__ float f_old[D], f_tile[D], l_tile[D], m_upto[D + 1];
+    wait_for_previous();
     join_item it = items[blockIdx.x];
-    int32_t head = (int32_t)blockIdx.y;
+    int32_t head = (int32_t)blockIdx.y, me = (int32_t)threadIdx.x;
     const float *p = part + (it.first * a.n_head + head) * (D + 2);
     int64_t step = (int64_t)a.n_head * (D + 2);
-    float m = -INFINITY, l = 0.0f, sum = 0.0f;
-#pragma unroll 4
-    for (int32_t t = 0; t < it.n_tile; t++, p += step) {
-        float2 ml = *(const float2 *)(p + D);
-        float f_old, f_tile;
-        attn_factors(m, ml.x, &m, &f_old, &f_tile);
-        l = attn_join(l, f_old, ml.y, f_tile);
-        sum = attn_join(sum, f_old, p[threadIdx.x], f_tile);
+    float m = -INFINITY, l = 0.0f, sum = 0.0f, v[AHEAD];
+    for (int32_t t0 = 0; t0 < it.n_tile; t0 += D) {
+        int32_t n = it.n_tile - t0 < D ? it.n_tile - t0 : D;
+        float2 ml = me < n ? *(const float2 *)(p + me * step + D) : make_float2(-INFINITY, 0.0f);
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) v[i] = i < n ? p[i * step + me] : 0.0f;
+        float upto = max_so_far<D>(ml.x, m), unused;
+        m_upto[me + 1] = upto;
+        if (me == 0) m_upto[0] = m;
+        __syncthreads();
+        attn_factors(m_upto[me], ml.x, &unused, &f_old[me], &f_tile[me]);
+        l_tile[me] = ml.y;
+        m = m_upto[D];
+        __syncthreads();
+        for (int32_t t = 0; t < n; t += AHEAD) {
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                if (t + i >= n) break;
+                l = attn_join(l, f_old[t + i], l_tile[t + i], f_tile[t + i]);
+                sum = attn_join(sum, f_old[t + i], v[i], f_tile[t + i]);
+            }
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) v[i] = t + AHEAD + i < n ? p[(t + AHEAD + i) * step + me] : 0.0f;
+        }
+        p += n * step;
+        __syncthreads();
     }
-    put(a.y, ((int64_t)it.row * a.n_head + head) * D + threadIdx.x, __fdiv_rn(sum, l));
+    put(a.y, ((int64_t)it.row * a.n_head + head) * D + me, __fdiv_rn(sum, l));
 }
 
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
@@ -387,15 +429,15 @@ template <int D> static void launch_decode(cuda_be *c, cuda_attn *p, const attn_
     for (int32_t i = 0; i < p->n_range; i++) {
         launch_range l = ((const launch_range *)p->range.host)[i];
         dim3 tiles((unsigned)l.n_tile, (unsigned)(a.n_head / a.group)), rows((unsigned)l.n_join, (unsigned)a.n_head);
-        decode_kernel<D><<<tiles, 32, BYTES, c->stream>>>(a, (const tile_item *)p->tile.dev + l.tile, p->part);
-        join_kernel<D><<<rows, D, 0, c->stream>>>(a, (const join_item *)p->join.dev + l.join, p->part);
+        launch_early(c, decode_kernel<D>, tiles, 32, BYTES, a, (const tile_item *)p->tile.dev + l.tile, p->part);
+        launch_early(c, join_kernel<D>, rows, D, 0, a, (const join_item *)p->join.dev + l.join, (const float *)p->part);
     }
 }
 
 template <int D> static void launch(cuda_be *c, cuda_attn *p, const attn_args &a) {
     enum { BYTES = 4 * attn_smem<D>::ELEMS * (int)sizeof(bf16) };
     if (p->n_prompt) {
-        dim3 grid((unsigned)p->n_prompt, (unsigned)(a.n_head / a.group));
+        unsigned grid = (unsigned)p->n_prompt * (unsigned)(a.n_head / a.group);
         cuda_ok(c, cudaFuncSetAttribute(prompt_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES),
                 "attention: shared memory");
         prompt_kernel<D><<<grid, WARPS * 32, BYTES, c->stream>>>(a, (const prompt_block *)p->prompt.dev);

@@ -26,7 +26,7 @@ enum { TILE = 64 };
 /* Rows of K and V in shared memory are padded by 16 bytes: the 8 addresses of an ldmatrix then fall into different
  * banks. */
 template <int D> struct attn_smem {
-    static_assert(D % 16 == 0, "the products take 16 of the head's elements at a time");
+    static_assert(D % 32 == 0, "scores take 32 of the head's elements at a time");
     enum { ROW = D + 8, ELEMS = TILE * ROW }; /* of K or V */
 };
 
@@ -109,15 +109,21 @@ static __device__ inline void attn_tile(const uint32_t q[D / 16][4], const bf16 
     float s[TILE / 8][4];
     /* ldmatrix address of this lane: row lane % 8 of matrix lane / 8. */
     uint32_t k_at = smem_at(k + (lane % 8) * ROW + lane / 8 * 8);
+    /* Positions innermost: a score's products follow one another through the head, and 8 scores are under way at once.
+     */
 #pragma unroll
-    for (int t = 0; t < TILE / 8; t++) {
-        s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0.0f;
+    for (int t = 0; t < TILE / 8; t++) s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0.0f;
 #pragma unroll
-        for (int d = 0; d < D / 32; d++) {
-            uint32_t b[4];
-            ldmatrix4(b, k_at + (uint32_t)((t * 8 * ROW + d * 32) * 2));
-            mma(s[t], q[2 * d], b[0], b[1]);
-            mma(s[t], q[2 * d + 1], b[2], b[3]);
+    for (int d = 0; d < D / 32; d++) {
+#pragma unroll
+        for (int t = 0; t < TILE / 8; t += 2) {
+            uint32_t b[2][4];
+            ldmatrix4(b[0], k_at + (uint32_t)((t * 8 * ROW + d * 32) * 2));
+            ldmatrix4(b[1], k_at + (uint32_t)(((t + 1) * 8 * ROW + d * 32) * 2));
+            mma(s[t], q[2 * d], b[0][0], b[0][1]);
+            mma(s[t + 1], q[2 * d], b[1][0], b[1][1]);
+            mma(s[t], q[2 * d + 1], b[0][2], b[0][3]);
+            mma(s[t + 1], q[2 * d + 1], b[1][2], b[1][3]);
         }
     }
     float m[2] = {-INFINITY, -INFINITY}, l[2] = {0.0f, 0.0f};
@@ -161,13 +167,14 @@ static __device__ inline void attn_tile(const uint32_t q[D / 16][4], const bf16 
         split(s[2 * t + 1][0], s[2 * t + 1][1], &hi[2], &lo[2]);
         split(s[2 * t + 1][2], s[2 * t + 1][3], &hi[3], &lo[3]);
 #pragma unroll
-        for (int d = 0; d < D / 16; d++) {
-            uint32_t b[4];
-            ldmatrix4_trans(b, v_at + (uint32_t)((t * 16 * ROW + d * 16) * 2));
-            mma(out->a[2 * d], hi, b[0], b[1]);
-            mma(out->a[2 * d], lo, b[0], b[1]);
-            mma(out->a[2 * d + 1], hi, b[2], b[3]);
-            mma(out->a[2 * d + 1], lo, b[2], b[3]);
+        for (int d = 0; d < D / 16; d += 2) { /* 4 pieces of the head are under way at once */
+            uint32_t b[2][4];
+            ldmatrix4_trans(b[0], v_at + (uint32_t)((t * 16 * ROW + d * 16) * 2));
+            ldmatrix4_trans(b[1], v_at + (uint32_t)((t * 16 * ROW + (d + 1) * 16) * 2));
+#pragma unroll
+            for (int e = 0; e < 4; e++) mma(out->a[2 * d + e], hi, b[e / 2][e % 2 * 2], b[e / 2][e % 2 * 2 + 1]);
+#pragma unroll
+            for (int e = 0; e < 4; e++) mma(out->a[2 * d + e], lo, b[e / 2][e % 2 * 2], b[e / 2][e % 2 * 2 + 1]);
         }
     }
 }

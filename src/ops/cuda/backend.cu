@@ -187,6 +187,7 @@ static const gy_ops cuda_ops = {
     .gate = cuda_gate,
     .latent_diff = cuda_latent_diff,
     .latent_init = cuda_latent_init,
+    .residual_norm = cuda_residual_norm,
 };
 
 static __global__ void probe_kernel(void) {}
@@ -201,7 +202,7 @@ static gy_status no_device(const gy_cuda_opts *o, cudaError_t rc, gy_err *err) {
                     o->device, cudaGetErrorString(rc), cudaGetErrorName(rc));
 }
 
-static gy_status check_device(const gy_cuda_opts *o, gy_err *err, int *n_sm_out) {
+static gy_status check_device(const gy_cuda_opts *o, gy_err *err, cudaDeviceProp *out) {
     int n = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
     if (rc != cudaSuccess) return no_device(o, rc, err);
@@ -219,7 +220,7 @@ static gy_status check_device(const gy_cuda_opts *o, gy_err *err, int *n_sm_out)
                         "with -DGY_CUDA_ARCH=%d%d",
                         o->device, prop.name, prop.major, prop.minor, GY_CUDA_BUILT_FOR, prop.major, prop.minor);
     }
-    *n_sm_out = prop.multiProcessorCount;
+    *out = prop;
     return GY_OK;
 }
 
@@ -236,14 +237,15 @@ static gy_status open_parts(cuda_be *c, gy_err *err) {
 }
 
 static gy_status create(const gy_cuda_opts *o, gy_err *err, gy_backend **out) {
-    int n_sm = 0;
-    GY_TRY(check_device(o, err, &n_sm));
+    cudaDeviceProp prop = {};
+    GY_TRY(check_device(o, err, &prop));
     cuda_be *c = (cuda_be *)calloc(1, sizeof *c);
     if (!c) return cuda_err(err, GY_E_NOMEM, "out of memory");
     c->head.be.ops = &cuda_ops;
     c->head.be.act = o->act;
     c->device = o->device;
-    c->n_sm = n_sm;
+    c->n_sm = prop.multiProcessorCount;
+    c->overlaps = prop.major >= 9;
     c->limits = o->limits;
     gy_status st = open_parts(c, err);
     if (st < 0)

@@ -36,6 +36,7 @@ typedef struct cuda_ring {
 typedef struct cuda_be {
     gy_cuda_head head; /* first: the backend is this */
     int device, n_sm;
+    int overlaps; /* compute capability 9 or later: launch_early means something */
     gy_ops_limits limits;
     cudaStream_t stream;
     cudaError_t first; /* error since the last sync */
@@ -72,6 +73,7 @@ void cuda_linear(gy_backend *be, const gy_linear_args *a);
 void cuda_rope_table(gy_backend *be, const gy_rope_table_args *a);
 void cuda_rope_kv(gy_backend *be, const gy_rope_kv_args *a);
 void cuda_residual(gy_backend *be, const gy_residual_args *a);
+void cuda_residual_norm(gy_backend *be, const gy_residual_norm_args *a);
 void cuda_silu_mul(gy_backend *be, const gy_silu_mul_args *a);
 void cuda_concat(gy_backend *be, const gy_concat_args *a);
 void cuda_gather(gy_backend *be, const gy_move_args *a);
@@ -96,7 +98,35 @@ int cuda_lt_run(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, in
                 void *y);
 void cuda_prepare(gy_backend *be, const gy_weight *w, int y_f32); /* linear.cu */
 
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
+
+/* Small kernels cost their launch. One that is launched early may be started while the kernel before it still runs; it
+ * begins with wait_for_previous(), before it touches memory, and so sees all that came before. */
+template <typename... P, typename... A>
+static inline void launch_early(cuda_be *c, void (*kernel)(P...), dim3 grid, int threads, size_t smem, A... args) {
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = smem;
+    config.stream = c->stream;
+    config.attrs = &early;
+    config.numAttrs = c->overlaps ? 1 : 0;
+    cuda_ok(c, cudaLaunchKernelEx(&config, kernel, args...), "launch");
+}
+
 /* ---- on the device ---------------------------------------------------------------------------------------------- */
+
+/* First statement of a kernel for launch_early: the next one may be started from now on; this one goes on when the one
+ * before it is complete and its results are visible. */
+static __device__ inline void wait_for_previous(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 static inline size_t dtype_bytes(gy_dtype t) {
     return t == GY_F32 ? 4 : 2;

@@ -40,11 +40,10 @@ typedef struct rope_args {
     kv_shape kv;
 } rope_args;
 
-/* One pair of one head, biased and rotated. */
+/* One pair of one head, biased (bias0, bias1: where in bias) and rotated. */
 template <typename T>
-static __device__ inline void rotate(const rope_args &p, const T *x, int64_t at0, int64_t at1, const T *bias,
-                                     int64_t bias0, int64_t bias1, float c, float s, float *out0, float *out1) {
-    float v0 = get(x, at0), v1 = get(x, at1);
+static __device__ inline void rotate(const rope_args &p, float v0, float v1, const T *bias, int64_t bias0,
+                                     int64_t bias1, float c, float s, float *out0, float *out1) {
     if (bias) {
         v0 = round_to<T>(v0 + get(bias, bias0));
         v1 = round_to<T>(v1 + get(bias, bias1));
@@ -68,7 +67,7 @@ static __global__ void rope_kv_kernel(rope_args p, T *qkv, const T *q_bias, cons
     T *x = qkv + (int64_t)r * (p.n_head + 2 * p.n_head_kv) * d + (int64_t)head * d;
     float c = p.cos[(int64_t)r * p.half + i], s = p.sin[(int64_t)r * p.half + i], a, b;
     if (head < p.n_head) {
-        rotate(p, x, i0, i1, q_bias, head * d + i0, head * d + i1, c, s, &a, &b);
+        rotate(p, get(x, i0), get(x, i1), q_bias, head * d + i0, head * d + i1, c, s, &a, &b);
         put(x, i0, a);
         put(x, i1, b);
         return;
@@ -82,9 +81,50 @@ static __global__ void rope_kv_kernel(rope_args p, T *qkv, const T *q_bias, cons
         to[i1] = x[i1];
         return;
     }
-    rotate(p, x, i0, i1, k_bias, head * d + i0, head * d + i1, c, s, &a, &b);
+    rotate(p, get(x, i0), get(x, i1), k_bias, head * d + i0, head * d + i1, c, s, &a, &b);
     put(to, i0, a);
     put(to, i1, b);
+}
+
+/* The same for BF16 and halves of a multiple of 8: a thread has 8 pairs of a head, as two 16-byte pieces. With halves
+ * (e, e + half) a pair is one element of each piece; with neighbours, two elements of one. */
+static __global__ void rope_kv_wide_kernel(rope_args p, bf16 *qkv, const bf16 *q_bias, const bf16 *k_bias,
+                                           bf16 *kv_base) {
+    enum { WIDE = 8 };
+    wait_for_previous();
+    int32_t units = p.half / WIDE, item = (int32_t)(blockIdx.x * THREADS + threadIdx.x), r = (int32_t)blockIdx.y;
+    int32_t head = item / units, i = item % units * WIDE, d = 2 * p.half;
+    if (head >= p.n_head + 2 * p.n_head_kv) return;
+    int32_t at0 = p.is_pairs ? 2 * i : i, at1 = p.is_pairs ? 2 * i + WIDE : i + p.half;
+    bf16 *x = qkv + (int64_t)r * (p.n_head + 2 * p.n_head_kv) * d + (int64_t)head * d, *to = x;
+    const bf16 *bias = q_bias;
+    __align__(16) bf16 v[2 * WIDE];
+    ((uint4 *)v)[0] = *(const uint4 *)(x + at0);
+    ((uint4 *)v)[1] = *(const uint4 *)(x + at1);
+    if (head >= p.n_head) {
+        head -= p.n_head;
+        int is_v = head >= p.n_head_kv;
+        if (is_v) head -= p.n_head_kv;
+        bias = k_bias;
+        to = kv_base + kv_offset(p.kv, p.slot[r], is_v) + head * d;
+        if (is_v) {
+            *(uint4 *)(to + at0) = ((const uint4 *)v)[0];
+            *(uint4 *)(to + at1) = ((const uint4 *)v)[1];
+            return;
+        }
+    }
+    const float *cs = p.cos + (int64_t)r * p.half + i, *sn = p.sin + (int64_t)r * p.half + i;
+#pragma unroll
+    for (int e = 0; e < WIDE; e++) {
+        int e0 = p.is_pairs ? 2 * e : e, e1 = p.is_pairs ? 2 * e + 1 : e + WIDE;
+        int32_t b0 = head * d + (p.is_pairs ? at0 + e0 : i + e), b1 = p.is_pairs ? b0 + 1 : b0 + p.half;
+        float a, b;
+        rotate(p, get(v, e0), get(v, e1), bias, b0, b1, cs[e], sn[e], &a, &b);
+        put(v, e0, a);
+        put(v, e1, b);
+    }
+    *(uint4 *)(to + at0) = ((const uint4 *)v)[0];
+    *(uint4 *)(to + at1) = ((const uint4 *)v)[1];
 }
 
 void cuda_rope_kv(gy_backend *be, const gy_rope_kv_args *a) {
@@ -108,7 +148,11 @@ void cuda_rope_kv(gy_backend *be, const gy_rope_kv_args *a) {
         q.cos += (int64_t)r * half;
         q.sin += (int64_t)r * half;
         q.slot += r;
-        if (be->act == GY_F32)
+        if (be->act == GY_BF16 && half % 8 == 0 && ((uintptr_t)qkv | (uintptr_t)a->kv->base) % 16 == 0)
+            launch_early(c, rope_kv_wide_kernel, dim3(blocks_for((int64_t)heads * half / 8, THREADS), (unsigned)rows),
+                         THREADS, 0, q, (bf16 *)qkv, (const bf16 *)a->q_bias, (const bf16 *)a->k_bias,
+                         (bf16 *)a->kv->base);
+        else if (be->act == GY_F32)
             rope_kv_kernel<<<grid, THREADS, 0, c->stream>>>(q, (float *)qkv, (const float *)a->q_bias,
                                                             (const float *)a->k_bias, (float *)a->kv->base);
         else

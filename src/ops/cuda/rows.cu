@@ -158,6 +158,95 @@ void cuda_residual(gy_backend *be, const gy_residual_args *a) {
     cuda_launched(c, "residual");
 }
 
+/* Residual and the norm after it in one walk over memory: LANES runs of 8 elements a thread stay in registers. Sums and
+ * roundings are those of the two kernels above, in their order. */
+template <typename T, int KIND, int LANES>
+static __global__ void residual_norm_kernel(T *h, const T *b, const T *w, float eps, const T *w2, float eps2, int32_t n,
+                                            T *y) {
+    T *hr = h + (int64_t)blockIdx.x * n, *yr = y + (int64_t)blockIdx.x * n;
+    const T *br = b + (int64_t)blockIdx.x * n;
+    float v[LANES][LANE], hv[LANE], wv[LANE];
+    double sum = 0.0;
+    wait_for_previous();
+#pragma unroll
+    for (int k = 0; k < LANES; k++) {
+        int32_t j = ((int32_t)threadIdx.x + k * ROW_THREADS) * LANE;
+        if (j >= n) continue;
+        load_lane(br, j, LANE, 1, v[k]);
+        if (KIND != GY_RESIDUAL_BRANCH) {
+            load_lane(hr, j, LANE, 1, hv);
+#pragma unroll
+            for (int i = 0; i < LANE; i++) v[k][i] = round_to<T>(hv[i] + v[k][i]);
+        }
+        sum = add_squares<T>(sum, v[k]);
+    }
+    if (KIND != GY_RESIDUAL_PRE) {
+        float scale = scale_of(block_sum<ROW_THREADS>(sum), n, eps);
+        sum = 0.0;
+#pragma unroll
+        for (int k = 0; k < LANES; k++) {
+            int32_t j = ((int32_t)threadIdx.x + k * ROW_THREADS) * LANE;
+            if (j >= n) continue;
+            load_lane(w, j, LANE, 1, wv);
+            if (KIND == GY_RESIDUAL_BRANCH) load_lane(hr, j, LANE, 1, hv);
+#pragma unroll
+            for (int i = 0; i < LANE; i++) {
+                v[k][i] = normed<T>(v[k][i], scale, wv[i]);
+                if (KIND == GY_RESIDUAL_BRANCH) v[k][i] = round_to<T>(hv[i] + v[k][i]);
+            }
+            sum = add_squares<T>(sum, v[k]);
+        }
+    }
+    float scale = scale_of(block_sum<ROW_THREADS>(sum), n, eps2);
+#pragma unroll
+    for (int k = 0; k < LANES; k++) {
+        int32_t j = ((int32_t)threadIdx.x + k * ROW_THREADS) * LANE;
+        if (j >= n) continue;
+        store_lane(hr, j, LANE, 1, v[k]);
+        load_lane(w2, j, LANE, 1, wv);
+#pragma unroll
+        for (int i = 0; i < LANE; i++) v[k][i] = normed<T>(v[k][i], scale, wv[i]);
+        store_lane(yr, j, LANE, 1, v[k]);
+    }
+}
+
+template <typename T, int KIND, int LANES> static void fused_launch(cuda_be *c, const gy_residual_norm_args *a) {
+    launch_early(c, residual_norm_kernel<T, KIND, LANES>, dim3((unsigned)a->r.n_row), ROW_THREADS, 0, (T *)a->r.h,
+                 (const T *)a->r.b, (const T *)a->r.w, a->r.eps, (const T *)a->w, a->eps, a->r.n, (T *)a->y);
+}
+
+template <typename T, int LANES> static void fused_of(cuda_be *c, const gy_residual_norm_args *a) {
+    if (a->r.kind == GY_RESIDUAL_PRE)
+        fused_launch<T, GY_RESIDUAL_PRE, LANES>(c, a);
+    else if (a->r.kind == GY_RESIDUAL_BRANCH)
+        fused_launch<T, GY_RESIDUAL_BRANCH, LANES>(c, a);
+    else
+        fused_launch<T, GY_RESIDUAL_SUM, LANES>(c, a);
+}
+
+/* BF16 rows of up to 6144 elements, aligned; the two kernels otherwise. */
+void cuda_residual_norm(gy_backend *be, const gy_residual_norm_args *a) {
+    enum { RUN = ROW_THREADS * LANE };
+    cuda_be *c = of_be(be);
+    const gy_residual_args *r = &a->r;
+    int aligned =
+        r->n % LANE == 0 && aligned16(r->h) && aligned16(r->b) && aligned16(r->w) && aligned16(a->w) && aligned16(a->y);
+    if (r->n_row <= 0) return;
+    if (be->act != GY_BF16 || !aligned || r->n > 3 * RUN) {
+        gy_norm_args norm = {r->h, a->w, a->eps, r->n_row, r->n, a->y};
+        cuda_residual(be, r);
+        cuda_norm(be, &norm);
+        return;
+    }
+    if (r->n <= RUN)
+        fused_of<bf16, 1>(c, a);
+    else if (r->n <= 2 * RUN)
+        fused_of<bf16, 2>(c, a);
+    else
+        fused_of<bf16, 3>(c, a);
+    cuda_launched(c, "residual and norm");
+}
+
 /* ---- gate, latent_diff ------------------------------------------------------------------------------------------- */
 
 template <typename T> static __global__ void gate_kernel(const T *x, const T *w, const T *b, int32_t n, float *y) {
@@ -225,6 +314,7 @@ template <typename T> static __global__ void silu_mul_kernel(const T *gu, int32_
     int count = n_ff - j < LANE ? n_ff - j : LANE;
     const T *g = gu + (int64_t)blockIdx.y * 2 * n_ff;
     float gv[LANE], uv[LANE];
+    wait_for_previous();
     load_lane(g, j, count, aligned, gv);
     load_lane(g + n_ff, j, count, aligned, uv);
 #pragma unroll
@@ -240,8 +330,8 @@ template <typename T> static void silu_launch(cuda_be *c, const gy_silu_mul_args
     for (int32_t r = 0; r < a->n_row; r += GRID_ROWS) {
         int32_t rows = a->n_row - r < GRID_ROWS ? a->n_row - r : GRID_ROWS;
         dim3 grid(blocks_for(a->n_ff, ROW_THREADS * LANE), (unsigned)rows);
-        silu_mul_kernel<<<grid, ROW_THREADS, 0, c->stream>>>((const T *)a->gu + (int64_t)r * 2 * a->n_ff, a->n_ff,
-                                                             (T *)a->y + (int64_t)r * a->n_ff, aligned);
+        launch_early(c, silu_mul_kernel<T>, grid, ROW_THREADS, 0, (const T *)a->gu + (int64_t)r * 2 * a->n_ff, a->n_ff,
+                     (T *)a->y + (int64_t)r * a->n_ff, aligned);
     }
 }
 

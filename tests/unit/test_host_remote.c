@@ -71,24 +71,45 @@ static void say_stats(gy_chan *c, int is_first) {
     say(c, &(gy_msg){.kind = GY_MSG_STATS, .stats = {.n_step = n}});
 }
 
+/* Answers a request behind its second PING: until then it holds it. */
+static void hold(gy_chan *c, const gy_msg *m) {
+    static int32_t prompt[3];
+    static gy_msg held;
+    static int n_ping;
+    if (m->kind == GY_MSG_LOCAL) {
+        memcpy(prompt, m->request.r.prompt, sizeof prompt);
+        held = *m;
+        held.request.r.prompt = prompt;
+        n_ping = 0;
+    } else if (m->kind == GY_MSG_PING && held.kind == GY_MSG_LOCAL && ++n_ping == 2) {
+        say_echo(c, &held);
+        held.kind = GY_MSG_STOP;
+    }
+}
+
 static void hear(gy_chan *c, const char *how, const gy_msg *m) {
     if (m->kind == GY_MSG_PING && strcmp(how, "silent") != 0) say_kind(c, GY_MSG_PONG);
     if (m->kind == GY_MSG_CONNECT) say(c, &(gy_msg){.kind = GY_MSG_CONNECTED, .peer = m->peer});
-    if (m->kind != GY_MSG_LOCAL) return;
+    if (!strcmp(how, "slow")) hold(c, m);
+    if (m->kind != GY_MSG_LOCAL || !strcmp(how, "slow")) return;
     if (!strcmp(how, "hanging")) {
         say_fatal(c); /* and answers each PING from then on */
         return;
     }
-    if (!strcmp(how, "leaver")) say_kind(c, GY_MSG_LEAVING); /* and ends what it has */
+    if (!strcmp(how, "leaver") || !strcmp(how, "stubborn")) say_kind(c, GY_MSG_LEAVING); /* and ends what it has */
     say_stats(c, 0);
     say_echo(c, m);
 }
 
 static void live(gy_chan *c, const fake *f) {
     if (shake_hands(c) < 0) return;
-    if (!strcmp(f->how, "busy")) say_fatal(c);
+    static int n_life;
+    n_life++;
+    if (!strcmp(f->how, "busy") || (!strcmp(f->how, "busy first") && n_life == 1)) say_fatal(c);
+    if (!strcmp(f->how, "busy first") && n_life > 1) say_ready(c, f->role);
     if (!strcmp(f->how, "good") || !strcmp(f->how, "silent") || !strcmp(f->how, "leaver") ||
-        !strcmp(f->how, "garbage") || !strcmp(f->how, "hanging"))
+        !strcmp(f->how, "garbage") || !strcmp(f->how, "hanging") || !strcmp(f->how, "slow") ||
+        !strcmp(f->how, "stubborn"))
         say_ready(c, f->role);
     if (!strcmp(f->how, "good")) say_stats(c, 1);
     if (!strcmp(f->how, "garbage") && write(gy_chan_fd(c), "GET / HTTP/1.1\r\n\r\n", 18) != 18) return;
@@ -96,7 +117,7 @@ static void live(gy_chan *c, const fake *f) {
         gy_msg m;
         gy_status st = gy_chan_recv(c, NULL, &m);
         if (st == GY_AGAIN && wait_for(c) == 0) continue;
-        if (st != GY_OK || m.kind == GY_MSG_STOP) return;
+        if (st != GY_OK || (m.kind == GY_MSG_STOP && strcmp(f->how, "stubborn") != 0)) return;
         hear(c, f->how, &m);
     }
 }
@@ -453,6 +474,47 @@ static void says_that_it_leaves(void **state) {
     close_town(&t);
 }
 
+/* STOP comes when it holds nothing, not before: nothing is begun again. */
+static void leaves_with_work(void **state) {
+    (void)state;
+    town t;
+    answer a;
+    found(&t);
+    add(&t, "slow", 3);
+    list(&t, 1, "");
+    gy_host_opts o = opts(&t);
+    open_town(&t, &o);
+    ask(t.h, &a);
+    turn_for(&t, 50);
+    list(&t, 0, "# nobody\n");
+    turn_until(t.h, is_answered, &a);
+    assert_echo(&a);
+    until(&t, (wish){.n_empty = GY_COORD_MAX_WORKERS});
+    gy_coord_stats s;
+    gy_coord_get_stats(gy_host_coord(t.h), &s);
+    assert_int_equal(s.n_retry, 0);
+    assert_int_equal(s.n_death, 0);
+    close_town(&t);
+}
+
+/* It is told to stop and stays: it is cut off after stop_ms, which is no death either. */
+static void told_and_stays(void **state) {
+    (void)state;
+    town t;
+    found(&t);
+    int v = add(&t, "stubborn", 3);
+    list(&t, 1, "");
+    gy_host_opts o = opts(&t);
+    open_town(&t, &o);
+    ask_one(&t);
+    int64_t ns = gy_clock_ns();
+    until(&t, (wish){.i = v, .n_start = 2});
+    int64_t took = gy_clock_ns() - ns;
+    assert_true(took > 250000000 && took < 3000000000);
+    assert_int_equal(worker_at(&t, v).n_death, 0);
+    close_town(&t);
+}
+
 /* kill -9: seen at once by the hang-up; what it had goes on elsewhere, or waits until it is back. */
 static void killed_and_back(void **state) {
     (void)state;
@@ -475,6 +537,7 @@ static void killed_and_back(void **state) {
     turn_until(t.h, is_answered, &a);
     assert_echo(&a);
     assert_int_equal(worker_at(&t, v).n_death, 1);
+    assert_int_equal(t.h->slot[0].r.n_dial, 0); /* next time it is dialled soon again */
     close_town(&t);
 }
 
@@ -566,6 +629,27 @@ static void fatal_and_alive(void **state) {
     close_town(&t);
 }
 
+/* Who was refused by FATAL is a new one on the next call. */
+static void refused_and_back(void **state) {
+    (void)state;
+    town t;
+    found(&t);
+    add(&t, "good", 3);
+    list(&t, 1, "");
+    gy_host_opts o = opts(&t);
+    open_town(&t, &o);
+    int v = add(&t, "busy first", 3);
+    list(&t, 3, "");
+    turn_for(&t, 200);
+    gy_slot *s = &t.h->slot[1];
+    assert_int_equal(s->w.state, GY_HOST_DOWN);
+    assert_true(s->r.is_refused);
+    assert_true(s->due_ns > gy_clock_ns() + 3000000000); /* that wait is not waited for here */
+    s->due_ns = 0;
+    until(&t, (wish){.i = v, .n_running = 2, .n_start = 1});
+    close_town(&t);
+}
+
 /* A listener whose queue is full: who dials it neither gets in nor hears no. */
 static int fill(int *port, int caller[2]) {
     int fd = bind_port(0, port);
@@ -613,6 +697,18 @@ static void late_name(void **state) {
     assert_int_equal(s->r.is_asked, 0);
     assert_int_equal(s->r.n_dial, n_dial);
     assert_int_equal(count_descriptors(), n);
+
+    /* The next one in a slot has a name too: it is asked for behind the late answer, which is not of it. */
+    int last = add(&t, "good", 3);
+    snprintf(more, sizeof more, "localhost:%d\n", t.f[last].port);
+    s->r.is_asked = 1; /* as if that question was still open */
+    list(&t, 1, more);
+    turn_for(&t, 100);
+    assert_int_equal(s->w.state, GY_HOST_DIALLING);
+    char text[8];
+    snprintf(text, sizeof text, "%d", port);
+    gy_resolver_ask(t.h->resolver, 1, s->r.serial - 1, "127.0.0.1", text);
+    until(&t, (wish){.n_running = 2});
     close_town(&t);
     for (int i = 0; i < 2; i++) close(caller[i]);
     close(full);
@@ -682,10 +778,13 @@ int main(void) {
         cmocka_unit_test(dials_ever_more_seldom),
         cmocka_unit_test(joins_and_leaves),
         cmocka_unit_test(says_that_it_leaves),
+        cmocka_unit_test(leaves_with_work),
+        cmocka_unit_test(told_and_stays),
         cmocka_unit_test(killed_and_back),
         cmocka_unit_test(stopped_as_a_whole),
         cmocka_unit_test(nonsense),
         cmocka_unit_test(fatal_and_alive),
+        cmocka_unit_test(refused_and_back),
         cmocka_unit_test(late_name),
         cmocka_unit_test(a_bad_file),
         cmocka_unit_test(given_up),

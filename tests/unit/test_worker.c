@@ -809,6 +809,31 @@ static void test_peer_gone(void **state) {
     gold_close(&sc.env);
 }
 
+/* D is gone before P has begun: nothing is computed for it, nothing is sent. */
+static void test_gone_meanwhile(void **state) {
+    const rig_setup s = {.kind = GY_XFER_LOOPBACK, TWO};
+    const int32_t ids[2] = {0, 1};
+    gy_msg_table t[4];
+    char text[100];
+    (void)state;
+    open_scene("ouro-tiny", GY_F32, GY_KV_LAST_EXITED);
+    rig_open(&sc.g, &s, &sc.s, sc.env.m, 0);
+    settle_down();
+    gy_msg m = one(GY_MSG_PREFILL, 1);
+    for (int i = 0; i < 4; i++) t[i] = (gy_msg_table){.plane = i, .n = 2, .ids = ids};
+    m.peer = sc.g.w[1].epoch;
+    m.tables.n_table = 4;
+    m.tables.table = t;
+    rig_tell(&sc.g, 0, &m);
+    rig_tell(&sc.g, 0, &(gy_msg){.kind = GY_MSG_GONE, .peer = m.peer});
+    settle_down();
+    snprintf(text, sizeof text, "prefill: worker %016llx is gone", (unsigned long long)m.peer);
+    expect_reply(0, GY_MSG_REJECTED, GY_E_PEER, text);
+    rig_idle(&sc.g);
+    rig_close(&sc.g);
+    gold_close(&sc.env);
+}
+
 /* Ops are counted in a set of fixed size. */
 static void test_too_many_ops(void **state) {
     const rig_setup s = {
@@ -982,6 +1007,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_notes),
         cmocka_unit_test(test_bad_slot),
         cmocka_unit_test(test_peer_gone),
+        cmocka_unit_test(test_gone_meanwhile),
         cmocka_unit_test(test_too_many_ops),
         cmocka_unit_test(test_grammar),
         cmocka_unit_test(test_open_fails),

@@ -110,6 +110,8 @@ static gy_status check_theirs(const gy_args *a, gy_err *err) {
                                          "threads",
                                          "backend",
                                          "max-rows",
+                                         "max-seqs",
+                                         "prefix-cache",
                                          "kv-layout",
                                          "kv-blocks",
                                          "kv-bytes",

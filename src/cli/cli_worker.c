@@ -292,7 +292,7 @@ static gy_status open_channel(process *p, gy_err *err) {
     if (gy_chan_create(GY_HOST_CONTROL_FD, GY_CHAN_OUT_MAX, err, &p->chan) == GY_OK) return GY_OK;
     return gy_err_set(err, GY_E_ARG,
                       "gyre worker: found no control channel on descriptor %d; workers are started by gyre run, gyre "
-                      "serve and libgyre",
+                      "serve and libgyre, or by hand with --listen for other hosts",
                       GY_HOST_CONTROL_FD);
 }
 

@@ -152,9 +152,8 @@ void gy_remote_on_resolved(gy_host *h, int64_t now_ns) {
     while (gy_resolver_next(h->resolver, &a)) {
         gy_slot *s = &h->slot[a.who];
         s->r.is_asked = 0;
-        if (s->w.state != GY_HOST_DIALLING || s->r.fd >= 0)
-            continue;                /* fd: of another worker, which needed no answer */
-        if (a.serial != s->r.serial) /* another worker has the slot now */
+        if (s->w.state != GY_HOST_DIALLING || s->r.fd >= 0) continue; /* or another worker's, being dialled */
+        if (a.serial != s->r.serial)                                  /* another worker has the slot now */
             dial(h, s, now_ns);
         else if (!a.n)
             failed(h, s, "its name cannot be resolved: ", a.why, now_ns);

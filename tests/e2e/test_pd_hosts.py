@@ -305,6 +305,8 @@ def test_options_of_a_coordinator(town, tmp_path):
     assert "--cluster: found without --etcd" in refused(*run, *town.options, "--cluster", "x")
     assert "--peer-timeout: found without --peers" in refused(*run, "--peer-timeout", 2)
     assert "--kv-blocks: found with --peers" in refused(*run, *town.options, "--kv-blocks", 10)
+    assert "--max-seqs: found with --peers" in refused(*run, *town.options, "--max-seqs", 2)
+    assert "--prefix-cache: found with --peers" in refused(*run, *town.options, "--prefix-cache", "on")
     bad = tmp_path / "bad"
     bad.write_text("# hosts\n10.0.0.1\n")
     assert re.search(r"bad: line 2: .*10\.0\.0\.1", refused(*run, "--peers", bad, "--secret-file", town.secret))

@@ -135,7 +135,8 @@ typedef struct gy_rope_kv_args {
 /* Causal attention over the slot map. Query head h reads kv head h / (n_head / n_head_kv).
  *   s_j = (q . k_j) * scale for j = 0..pos[r];  y = round( sum_j softmax(s)_j v_j ), all in f32
  * (the flash form: scores and weights are not rounded, the result is; ouro.md, rounding). A backend whose product units
- * take BF16 alone may use weights good to 2^-17, relatively: far below the result's 2^-9. */
+ * take BF16 alone may use weights rounded to BF16 (what they sum to is not), as flash kernels do: an error
+ * of the size of the result's own rounding. */
 typedef struct gy_attn_args {
     const void *q;    /* [n_row, q_stride] act: the first n_head * head_dim of each row */
     int32_t q_stride; /* elements from row to row */

@@ -138,7 +138,7 @@ typedef struct variant {
 static const variant variants[] = {
     {"avx512", "cpu-avx512", ~0u, GY_CPU_AVX512, 16, 0},
     {"avx2", "cpu-avx2", ~(uint32_t)GY_CPU_AVX512, GY_CPU_AVX2, 8, 0},
-    {"cuda", "cuda", ~0u, 0, 1, 0x1p-17},
+    {"cuda", "cuda", ~0u, 0, 1, 0x1p-8},
 };
 
 static UNUSED int is_cuda(const variant *v) {
@@ -168,7 +168,7 @@ static UNUSED int variant_missing(const variant *v) {
 }
 
 static UNUSED gy_backend *cpu_open(const variant *v, gy_dtype act, int n_thread) {
-    gy_cpu_opts o = {.act = act, .n_thread = n_thread, .limits = {.max_row = 64, .max_k = 4608, .max_len = 512}};
+    gy_cpu_opts o = {.act = act, .n_thread = n_thread, .limits = {.max_row = 64, .max_k = 4608, .max_len = 1280}};
     gy_backend *be = NULL;
     gy_err err = {0};
     if (is_cuda(v)) {

@@ -4,7 +4,7 @@
  */
 #include "ops_fixture.h"
 
-enum { N_LAYER = 3, IL = 1, N_BLOCK = 40 };
+enum { N_LAYER = 3, IL = 1, N_BLOCK = 80 };
 
 /* A batch in which row r has its own context of pos[r] + 1 tokens; slots come in runs or scattered. */
 typedef struct batch {
@@ -259,6 +259,11 @@ static void test_one_sequence(void **state) {
         }
         one_sequence(&variants[iv], GY_BF16, 1, 2, 128, 0, 200); /* several blocks of queries */
         one_sequence(&variants[iv], GY_BF16, 16, 1, 64, 60, 9);
+        /* Across the borders of the GPU's chunks of 512, wide and narrow blocks, a block that straddles one. */
+        one_sequence(&variants[iv], GY_BF16, 1, 2, 128, 440, 150);
+        one_sequence(&variants[iv], GY_BF16, 4, 1, 128, 505, 60);
+        one_sequence(&variants[iv], GY_BF16, 3, 1, 96, 500, 70);
+        one_sequence(&variants[iv], GY_BF16, 8, 1, 64, 1000, 30);
     }
 }
 

@@ -1,0 +1,150 @@
+/* Attention of the GPU backend alone: many launches over layers of a pool far larger than the L2, then one wait, so the
+ * time is the device's (a launch takes less than a kernel). Prints us, TFLOP/s (causal: 2 x 2 x pairs x head_dim x
+ * heads) and GB/s of K and V against the ceilings of docs/kernels-gpu.md. gyre-bench-attn-gpu [HEADS KV_HEADS HEAD_DIM]
+ */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "ops/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_LAYER = 8, TIMES = 5, LAUNCHES = 96 };
+#define READ_GBS 4244.0
+#define BF16_TFLOPS 790.0
+
+typedef struct fixture {
+    gy_backend *be;
+    int32_t n_head, n_kv, d, max_row, n_slot;
+    void *q, *y, *kv, *map, *pos, *slot, *off;
+} fixture;
+
+static void *on_device(gy_backend *be, const void *host, size_t bytes) {
+    void *p = be->ops->alloc(be, bytes);
+    if (!p) {
+        fprintf(stderr, "out of device memory\n");
+        exit(1);
+    }
+    if (host) be->ops->upload(be, p, host, bytes);
+    return p;
+}
+
+/* Random BF16 between -1 and 1: no zeros, which run faster than data. */
+static void *random_bf16(gy_backend *be, size_t n) {
+    uint16_t *host = malloc(n * 2);
+    uint32_t z = 1;
+    if (!host) exit(1);
+    for (size_t i = 0; i < n; i++) {
+        z = z * 1664525u + 1013904223u;
+        host[i] = (uint16_t)(0x3e80u + (z >> 20 & 0x17fu) + (z >> 31 << 15));
+    }
+    void *p = on_device(be, host, n * 2);
+    free(host);
+    return p;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* One median of TIMES runs of LAUNCHES launches, in us. */
+static double time_us(const fixture *f, const gy_rows *host) {
+    gy_backend *be = f->be;
+    size_t n = (size_t)host->n_row;
+    be->ops->upload(be, f->pos, host->pos, n * 4);
+    be->ops->upload(be, f->off, host->map_off, n * 8);
+    be->ops->begin_rows(be, host);
+    gy_kv_view kv = {
+        .base = f->kv, .map = f->map, .dtype = GY_BF16, .n_layer = N_LAYER, .n_head_kv = f->n_kv, .head_dim = f->d};
+    gy_attn_args a = {.q = f->q,
+                      .q_stride = (f->n_head + 2 * f->n_kv) * f->d,
+                      .n_head = f->n_head,
+                      .scale = 0.088388f,
+                      .kv = &kv,
+                      .rows = {host->n_row, f->pos, f->slot, f->off},
+                      .y = f->y};
+    double us[TIMES + 1];
+    gy_err err = {0};
+    for (int t = 0; t <= TIMES; t++) {
+        int64_t begun = gy_clock_ns();
+        for (int i = 0; i < LAUNCHES; i++) {
+            a.il = i % N_LAYER;
+            be->ops->attn(be, &a);
+        }
+        if (be->ops->sync(be, &err) != GY_OK) {
+            fprintf(stderr, "%s\n", err.msg);
+            exit(1);
+        }
+        us[t] = (double)(gy_clock_ns() - begun) / 1e3 / LAUNCHES;
+    }
+    qsort(us + 1, TIMES, sizeof *us, by_value);
+    return us[1 + TIMES / 2];
+}
+
+/* n_seq sequences; each has its last n_new tokens in the batch. */
+static void cell(const fixture *f, const char *what, int n_seq, int context, int n_new) {
+    int32_t *pos = malloc((size_t)f->max_row * 4);
+    int64_t *off = malloc((size_t)f->max_row * 8);
+    double pairs = 0;
+    int n = 0;
+    if (!pos || !off) exit(1);
+    for (int s = 0; s < n_seq; s++) {
+        for (int i = context - n_new; i < context; i++, n++) {
+            pos[n] = i;
+            off[n] = (int64_t)s * context;
+            pairs += i + 1;
+        }
+    }
+    double us = time_us(f, &(gy_rows){n, pos, NULL, off});
+    double tflops = 4 * pairs * f->d * f->n_head / us / 1e6;
+    double bytes = 4.0 * n_seq * context * f->n_kv * f->d + 4.0 * n * f->n_head * f->d, gbs = bytes / us / 1e3;
+    printf("%-26s %4d rows, context %5d  %9.1f us  %7.1f TFLOP/s (%5.1f %%)  %8.1f GB/s (%5.1f %%)\n", what, n, context,
+           us, tflops, 100 * tflops / BF16_TFLOPS, gbs, 100 * gbs / READ_GBS);
+    free(pos);
+    free(off);
+}
+
+int main(int argc, char **argv) {
+    gy_cuda_opts o = {.act = GY_BF16, .n_thread = 1, .limits = {.max_row = 4096, .max_k = 8192, .max_len = 65536}};
+    gy_err err = {0};
+    fixture f = {.n_head = 16, .n_kv = 16, .d = 128, .max_row = 4096, .n_slot = 32 * 2048};
+    if (argc == 4) {
+        f.n_head = atoi(argv[1]);
+        f.n_kv = atoi(argv[2]);
+        f.d = atoi(argv[3]);
+    }
+    if (gy_backend_cuda_create(&o, &err, &f.be) < 0) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 1;
+    }
+    gy_backend *be = f.be;
+    size_t row = (size_t)f.n_kv * (size_t)f.d;
+    int32_t *map = malloc((size_t)f.n_slot * 4);
+    if (!map) return 1;
+    for (int32_t i = 0; i < f.n_slot; i++)
+        map[i] = (i / 16 * 1237 % (f.n_slot / 16)) * 16 + i % 16; /* blocks scattered */
+    f.map = on_device(be, map, (size_t)f.n_slot * 4);
+    f.kv = random_bf16(be, (size_t)f.n_slot * N_LAYER * 2 * row);
+    f.q = random_bf16(be, (size_t)f.max_row * (size_t)(f.n_head + 2 * f.n_kv) * (size_t)f.d);
+    f.y = on_device(be, NULL, (size_t)f.max_row * (size_t)f.n_head * (size_t)f.d * 2);
+    f.pos = on_device(be, NULL, (size_t)f.max_row * 4);
+    f.slot = on_device(be, NULL, (size_t)f.max_row * 4);
+    f.off = on_device(be, NULL, (size_t)f.max_row * 8);
+    printf("%d heads, %d KV heads, head_dim %d, BF16; ceilings %.0f TFLOP/s, %.0f GB/s\n", f.n_head, f.n_kv, f.d,
+           BF16_TFLOPS, READ_GBS);
+    cell(&f, "prefill, causal", 1, 2048, 2048);
+    cell(&f, "prefill, two prompts", 2, 2048, 2048);
+    cell(&f, "prefill, causal", 1, 1024, 1024);
+    cell(&f, "chunk of a prompt", 1, 2048, 256);
+    cell(&f, "decode", 32, 2048, 1);
+    cell(&f, "decode", 32, 1024, 1);
+    cell(&f, "decode", 128, 512, 1);
+    cell(&f, "decode", 8, 2048, 1);
+    cell(&f, "decode", 1, 2048, 1);
+    cell(&f, "decode", 1, 128, 1);
+    free(map);
+    gy_backend_destroy(be);
+    return 0;
+}

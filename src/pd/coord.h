@@ -95,7 +95,7 @@ typedef struct gy_coord_request {
     int64_t deadline_ns;     /* on the clock of now_ns; 0: none */
 } gy_coord_request;
 gy_status gy_coord_submit(gy_coord *c, const gy_coord_request *r, int64_t now_ns, gy_err *err, int32_t *id_out);
-void gy_coord_cancel(gy_coord *c, int32_t id); /* takes effect in the next turn */
+void gy_coord_cancel(gy_coord *c, int32_t id);                            /* takes effect in the next turn */
 void gy_coord_set_deadline(gy_coord *c, int32_t id, int64_t deadline_ns); /* another one; unknown ids are ignored */
 
 /* Admits what fits, ends what is overdue. GY_OK: something was done; GY_DONE: nothing runs or waits or is cleaned up

@@ -224,6 +224,11 @@ void gyre_grammar_release(gyre_grammar *m) {
     (void)m;
 }
 
+const char *gyre_pd_stage_name(gyre_pd_stage s) {
+    (void)s;
+    return "";
+}
+
 gyre_status gyre_tokenize(gyre *g, const char *text, size_t n, unsigned flags, gyre_err *err, int32_t *ids, size_t cap,
                           size_t *n_out) {
     (void)g, (void)text, (void)n, (void)flags, (void)ids, (void)cap, (void)n_out;

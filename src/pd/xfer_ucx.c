@@ -814,8 +814,8 @@ static int ucx_progress(gy_xfer *x) {
  * events are looked at by a callback of progress (ucp_worker.c, ucp_worker_iface_check_events_progress), which stays
  * queued, and reports no progress, when a message comes between its last look and its own arming (uct_iface_event_arm
  * says BUSY in ucp_worker_iface_check_events_do); ucp_worker_arm knows nothing of it, its list has active ones only,
- * and says OK, while the interface's events stay disabled. So a receiver slept behind a full queue for ever, 7 times in
- * 23 runs of 30,000 small ops (1.13.1). With ADAPTIVE_PROGRESS=n all interfaces are active from the start. */
+ * and says OK, while the interface's events stay disabled. So a receiver slept behind a full queue for ever, 5 times in
+ * 15 whole runs of 30,000 small ops (1.13.1). With ADAPTIVE_PROGRESS=n all interfaces are active from the start. */
 static void ucx_wait(gy_xfer *x, int timeout_ms) {
     ux *u = x->priv;
     uint64_t n;

@@ -128,7 +128,7 @@ static double attn_bound(double off, int n, double size, double weight_err) {
 }
 
 static void against_exact(const batch *b, double n_dot, double weight_err, worst *w, const char *what) {
-    static double s[1024];
+    static double s[2048]; /* longer than any context here */
     for (int r = 0; r < b->n_row; r++) {
         for (int h = 0; h < b->n_head; h++) {
             int n = b->rows.pos[r] + 1, head_kv = h / (b->n_head / b->n_head_kv);

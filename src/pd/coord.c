@@ -170,6 +170,7 @@ static void fail_overdue(gy_coord *c, gy_try *t, int64_t now_ns) {
     gy_err_set(&why, GY_E_TIMEOUT, "worker %d did not %s in %.1f s", worker, what_is_missing(t),
                (double)(now_ns - t->start_ns) * 1e-9);
     c->w[worker].is_suspect = 1;
+    t->is_unheard = t->phase == TRY_PREFILL && !t->p_held;
     gy_try_abandon(c, t);
     gy_req_failed(c, r, why.msg, now_ns);
 }

@@ -65,6 +65,9 @@ typedef struct gy_coord_opts {
     void *user;
     void (*send)(void *user, int32_t worker, const gy_msg *m); /* must queue: nothing comes back from inside */
     int (*random)(void *user, void *bytes, size_t n);          /* tids, seeds; 0: done. Default: the system's */
+    /* May be NULL. A prompt was all at D for prefill_ns, D did not begin it, and answers: it does not hear of what
+       arrives (docs/pitfalls.md, a deaf receiver), and only a new life helps. The shell may end it; not from inside. */
+    void (*deaf)(void *user, int32_t worker);
 } gy_coord_opts;
 /* local_below 0, max_queue 1024, max_prefill 4, fcfs, 0, 0, prefix cache, 5 ms, 2 s, 30 s, 60 s; the rest must be set.
  */

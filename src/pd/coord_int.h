@@ -43,6 +43,7 @@ struct gy_try {
     int was_reserved;     /* RESERVED came: D keeps pages for a writer */
     int was_active;       /* ACTIVE came, or LOCAL: no writer any more */
     int was_cancelled;    /* CANCEL was sent to those who held */
+    int is_unheard;       /* given up because D did not begin what is all there: if D answers, it is deaf */
     int was_safe;         /* CANCEL_SAFE was sent */
     int is_import;        /* counts as one of D's imports */
     int32_t tok_at;       /* worker that still computes the prompt, -1: none */

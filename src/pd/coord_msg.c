@@ -186,8 +186,11 @@ static void release(gy_coord *c, gy_try *t, int is_d) {
 
 static gy_status on_released(gy_coord *c, gy_try *t, const gy_msg *m, int is_d, gy_err *err) {
     if (t->phase != TRY_CLEANUP && (is_d || t->phase != TRY_DECODE)) return out_of_place(t, m, err);
+    int is_deaf = is_d && t->is_unheard && !t->was_active;
+    int32_t d = t->d;
     release(c, t, is_d);
     if (t->phase == TRY_CLEANUP) gy_try_settle(c, t);
+    if (is_deaf && c->o.deaf) c->o.deaf(c->o.user, d);
     return GY_OK;
 }
 

@@ -169,6 +169,12 @@ static void send_to(void *user, int32_t worker, const gy_msg *m) {
     if (gy_chan_send(s->chan, m, &err) < 0) gy_slot_doom(s, err.msg);
 }
 
+/* Between hosts a note can be lost with its connection, which is mended: that is no reason to end anybody. */
+static void on_deaf(void *user, int32_t worker) {
+    gy_host *h = user;
+    if (!is_remote(h)) gy_slot_doom(&h->slot[worker], "it did not hear of a prompt that had arrived");
+}
+
 static void flush(gy_host *h, gy_slot *s) {
     gy_err err = {0};
     if (!s->chan || s->doomed) return;
@@ -373,6 +379,7 @@ static gy_status open_all(gy_host *h, const char *program, gy_err *err) {
     gy_coord_opts c = h->o.coord;
     c.user = h;
     c.send = send_to;
+    c.deaf = on_deaf;
     GY_TRY(gy_coord_create(&c, err, &h->coord));
     GY_TRY(is_remote(h) ? gy_remote_open(h, err) : gy_proc_open(h, program, err));
     return wait_until_ready(h, err);

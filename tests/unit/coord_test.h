@@ -68,6 +68,10 @@ static inline void w_send(void *user, int32_t worker, const gy_msg *m) {
     if (m->kind == GY_MSG_PREFILL) w->tables = m->tables;
 }
 
+static inline void w_deaf(void *user, int32_t worker) {
+    put(user, "deaf %d", worker);
+}
+
 static inline int w_random(void *user, void *bytes, size_t n) {
     world *w = user;
     uint64_t v[2] = {++w->next_random, w->next_random << 40};
@@ -214,6 +218,7 @@ static inline void open_world(world *w, int n, const int32_t *role) {
     for (int i = 0; i < n; i++) w->o.role[i] = role[i];
     w->o.user = w;
     w->o.send = w_send;
+    w->o.deaf = w_deaf;
     w->o.random = w_random;
     if (gy_coord_create(&w->o, &err, &w->c) < 0) fail_msg("%s", err.msg);
 }

@@ -967,11 +967,33 @@ static void a_silent_prefill_suspects_p_then_d(void **state) {
     turn(&w);
     expect_log(&w, "1<reserve c  0<prefill c  1<cancel c  1<cancel_safe c"); /* D is suspected: it waits */
     say(&w, 1, GY_MSG_RELEASED, 'c');
+    expect_log(&w, "deaf 1"); /* it answers, and did not begin what was all there */
     turn(&w);
     expect_log(&w, "1<reserve d");
     cancel(&w, 1);
     expect_log(&w, "1<cancel d  r1.0=cancelled/0");
     say(&w, 1, GY_MSG_RELEASED, 'd');
+    close_world(&w);
+}
+
+/* ACTIVE and the coordinator's patience cross: D has heard. */
+static void who_begins_too_late_is_not_deaf(void **state) {
+    (void)state;
+    WORLD(w, P, D);
+    submit(&w, (ask){0});
+    to_prefill(&w);
+    prefilled(&w, 0, 'a');
+    w.now += 60 * second;
+    turn(&w);
+    expect_log(&w, "1<cancel a  1<cancel_safe a");
+    say(&w, 1, GY_MSG_ACTIVE, 'a');
+    say(&w, 1, GY_MSG_RELEASED, 'a');
+    expect_log(&w, "");
+    turn(&w);
+    expect_log(&w, "1<reserve b");
+    cancel(&w, 0);
+    expect_log(&w, "1<cancel b  r0.0=cancelled/0");
+    say(&w, 1, GY_MSG_RELEASED, 'b');
     close_world(&w);
 }
 
@@ -2300,6 +2322,7 @@ int main(void) {
         cmocka_unit_test(a_deadline_may_be_set_later),
         cmocka_unit_test(a_silent_reservation_suspects_its_worker),
         cmocka_unit_test(a_silent_prefill_suspects_p_then_d),
+        cmocka_unit_test(who_begins_too_late_is_not_deaf),
         cmocka_unit_test(who_speaks_may_be_slow),
         cmocka_unit_test(silence_three_times_is_the_end),
         cmocka_unit_test(only_a_worker_that_fits_is_ready),

@@ -41,9 +41,10 @@ struct gy_loop {
     int32_t *state, *pos, *slot, *ids, *logit_row;
     int64_t *map_off;
 
-    float *host_logits; /* [max_logit, n_vocab], NULL on a host backend */
-    void *host_row;     /* [n_embd] act, for get and set */
-    gy_rows rows;       /* of the running batch */
+    float *host_logits;     /* [max_logit, n_vocab], NULL on a host backend */
+    void *host_row;         /* [n_embd] act, for get and set */
+    gy_rows rows;           /* of the running batch */
+    void *stack[GY_STAGES]; /* the backend's, NULL where it has none */
 };
 
 /* The next piece of the backend's memory. Where the host cannot touch it the carve only measures: a debug build would
@@ -97,6 +98,49 @@ size_t gy_loop_plan_bytes(const gy_model_desc *d, gy_dtype act, const gy_loop_co
     return measure.overflow ? 0 : measure.used;
 }
 
+static gy_stack_layer stack_layer(const gy_layer *w) {
+    return (gy_stack_layer){.qkv = &w->qkv,
+                            .o = &w->o,
+                            .gate_up = &w->gate_up,
+                            .down = &w->down,
+                            .norm = {w->norm[0], w->norm[1], w->norm[2], w->norm[3]},
+                            .q_bias = w->q_bias,
+                            .k_bias = w->k_bias};
+}
+
+static int32_t first_layer(const gy_model_desc *d, gy_stage stage) {
+    return stage == GY_CODA ? d->n_layer[GY_PRELUDE] : 0;
+}
+
+static gy_status open_stack(gy_loop *l, gy_stage stage, gy_err *err) {
+    const gy_model_desc *d = l->d;
+    gy_backend *be = l->m->be;
+    int32_t n = d->n_layer[stage];
+    if (!n || !be->ops->stack_open) return GY_OK;
+    gy_stack_layer *layer = gy_mem_alloc(GY_MEM_MODEL, (size_t)n, sizeof *layer);
+    if (!layer) return gy_err_set(err, GY_E_NOMEM, "out of memory");
+    for (int32_t i = 0; i < n; i++) layer[i] = stack_layer(&l->m->layer[stage][i]);
+    l->stack[stage] = be->ops->stack_open(be, &(gy_stack_desc){.layer = layer,
+                                                               .n_layer = n,
+                                                               .il = first_layer(d, stage),
+                                                               .n_embd = d->n_embd,
+                                                               .n_ff = d->n_ff,
+                                                               .n_head = d->n_head,
+                                                               .n_head_kv = d->n_head_kv,
+                                                               .head_dim = d->head_dim,
+                                                               .eps = d->eps,
+                                                               .norms = d->norms,
+                                                               .rope = d->rope,
+                                                               .round_each = d->rope_round});
+    gy_mem_free(layer);
+    return GY_OK;
+}
+
+static gy_status open_stacks(gy_loop *l, gy_err *err) {
+    for (gy_stage s = GY_PRELUDE; s < GY_STAGES; s++) GY_TRY(open_stack(l, s, err));
+    return GY_OK;
+}
+
 gy_status gy_loop_create(gy_model *m, const gy_loop_config *c, gy_err *err, gy_loop **out) {
     gy_loop *l = gy_mem_alloc(GY_MEM_MODEL, 1, sizeof *l);
     if (!l) return gy_err_set(err, GY_E_NOMEM, "out of memory");
@@ -122,6 +166,7 @@ gy_status gy_loop_create(gy_model *m, const gy_loop_config *c, gy_err *err, gy_l
     lay_out(l, &l->carve);
     gy_status st = gy_map_copy_open(&l->core_map, m->be, &l->c.core, err);
     if (st == GY_OK) st = gy_map_copy_open(&l->bound_map, m->be, &l->c.boundary, err);
+    if (st == GY_OK) st = open_stacks(l, err);
     if (st == GY_OK)
         *out = l;
     else
@@ -132,6 +177,8 @@ gy_status gy_loop_create(gy_model *m, const gy_loop_config *c, gy_err *err, gy_l
 void gy_loop_destroy(gy_loop *l) {
     if (!l) return;
     GY_CHECK(gy_carve_check(&l->carve));
+    for (int s = 0; s < GY_STAGES; s++)
+        if (l->stack[s]) l->m->be->ops->stack_close(l->m->be, l->stack[s]);
     gy_map_copy_close(&l->core_map);
     gy_map_copy_close(&l->bound_map);
     l->m->be->ops->free(l->m->be, l->mem, l->bytes);
@@ -257,12 +304,19 @@ static void layer_forward(gy_loop *l, const gy_layer *w, const void *next, const
     residual_norm(l, l->b, w->norm[3], next);
 }
 
+static int stack_forward(gy_loop *l, gy_stage stage, const gy_kv_view *kv) {
+    gy_backend *be = l->m->be;
+    if (!l->stack[stage]) return 0;
+    return be->ops->stack(be, l->stack[stage],
+                          &(gy_stack_args){.x = l->x, .cos = l->cos, .sin = l->sin, .kv = kv, .rows = l->rows});
+}
+
 static void stage_forward(gy_loop *l, gy_stage stage) {
     const gy_model *m = l->m;
     const gy_kv_view *kv = stage == GY_CORE ? &l->c.core : &l->c.boundary;
-    int32_t first = stage == GY_CODA ? m->d.n_layer[GY_PRELUDE] : 0;
-    int32_t n = m->d.n_layer[stage];
+    int32_t first = first_layer(l->d, stage), n = m->d.n_layer[stage];
     const gy_layer *w = m->layer[stage];
+    if (stack_forward(l, stage, kv)) return;
     if (n) norm(l, l->x, w[0].norm[0], l->rows.n_row, l->a);
     for (int32_t il = 0; il < n; il++) layer_forward(l, &w[il], il + 1 < n ? w[il + 1].norm[0] : NULL, kv, first + il);
 }

@@ -194,6 +194,32 @@ typedef struct gy_move_args {
     void *y;
 } gy_move_args;
 
+/* Layers one after another, as the loop driver's stage runs them. What stays the same from batch to batch. */
+typedef struct gy_stack_layer {
+    const gy_weight *qkv, *o, *gate_up, *down;
+    const void *norm[4];         /* before and after attention, before and after the MLP; NULL where there is none */
+    const void *q_bias, *k_bias; /* or NULL */
+} gy_stack_layer;
+typedef struct gy_stack_desc {
+    const gy_stack_layer *layer; /* [n_layer] */
+    int32_t n_layer, il;         /* il: the first one's number within the KV group */
+    int32_t n_embd, n_ff, n_head, n_head_kv, head_dim;
+    float eps;
+    gy_residual_kind norms;
+    gy_rope_kind rope;
+    int round_each; /* gy_rope_kv_args */
+} gy_stack_desc;
+
+/* x through all of them. Bits are those of: a = norm(x, norm[0]); for each layer linear(qkv), rope_kv, attn with scale
+ * 1 / sqrt(head_dim), linear(o), residual_norm with norm[1] and norm[2], linear(gate_up), silu_mul, linear(down),
+ * residual_norm with norm[3] and the next layer's norm[0] (the last layer: residual with norm[3]). */
+typedef struct gy_stack_args {
+    void *x;                /* [n_row, n_embd] act, in place */
+    const float *cos, *sin; /* [n_row, head_dim / 2] */
+    const gy_kv_view *kv;   /* host struct */
+    gy_rows rows;
+} gy_stack_args;
+
 /* The exit gate: y[r] = round(w . x[r] + b), one rounding, as f32. */
 typedef struct gy_gate_args {
     const void *x; /* [n_row, n] act */
@@ -265,6 +291,12 @@ typedef struct gy_ops {
 
     /* Fused operations. NULL: the caller calls the parts. */
     void (*residual_norm)(gy_backend *be, const gy_residual_norm_args *a);
+    /* A stage in one operation, for batches of few rows. stack_open is called once, when the weights are in place
+     * (weights and vectors stay, the structs are read during the call), and may give NULL: not for these shapes. stack
+     * returns 0, having done nothing, where it leaves a batch to the single operations. */
+    void *(*stack_open)(gy_backend *be, const gy_stack_desc *desc);
+    void (*stack_close)(gy_backend *be, void *stack); /* accepts NULL */
+    int (*stack)(gy_backend *be, void *stack, const gy_stack_args *a);
 } gy_ops;
 
 /* The part of a backend that everyone may see; each backend's own struct begins with it. Engine lifetime. */

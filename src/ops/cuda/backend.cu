@@ -188,6 +188,9 @@ static const gy_ops cuda_ops = {
     .latent_diff = cuda_latent_diff,
     .latent_init = cuda_latent_init,
     .residual_norm = cuda_residual_norm,
+    .stack_open = NULL,
+    .stack_close = NULL,
+    .stack = NULL,
 };
 
 static __global__ void probe_kernel(void) {}

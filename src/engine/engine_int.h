@@ -141,6 +141,7 @@ struct gy_engine {
     double *row_latent;
     gy_logit_item *item; /* [max_logits] */
     int32_t n_sampled;   /* in this step */
+    gy_err lost;         /* negative: what the backend said; no step does anything any more */
 
     gy_engine_stats stats;
 };

@@ -202,9 +202,17 @@ static void sample_item(void *arg, int32_t i, int member) {
                                 it->pos + 1, &it->err, &it->out);
 }
 
+/* A device that failed gives logits that mean nothing: it is asked before anybody is told a token. What was not
+ * delivered then stays where it is; the engine is lost. */
+static int is_lost(gy_engine *e) {
+    gy_status st = e->lost.status;
+    if (st >= 0) e->lost.status = st = gy_loop_sync(e->loop, &e->lost);
+    return st < 0;
+}
+
 static void sample_items(gy_engine *e, int32_t n) {
     gy_backend *be = e->m->be;
-    if (!n) return;
+    if (!n || is_lost(e)) return;
     int64_t t = gy_clock_ns();
     be->ops->parallel(be, n, sample_item, e);
     e->stats.sample_ns += gy_clock_ns() - t;
@@ -236,7 +244,7 @@ static const float *run_coda(gy_engine *e, const gy_sched_rows *b, const int32_t
 
 static int32_t coda(gy_engine *e) {
     int32_t n_row = 0;
-    for (const gy_sched_rows *b; (b = gy_sched_coda(e->sched, e->o.max_logits))->n_row;) {
+    for (const gy_sched_rows *b; e->lost.status >= 0 && (b = gy_sched_coda(e->sched, e->o.max_logits))->n_row;) {
         const float *logits = run_coda(e, b, b->logit, b->n_logit);
         int32_t n = b->n_row, n_logit = b->n_logit, k = 0;
         memcpy(e->row_flight, b->flight, (size_t)n * sizeof *e->row_flight);
@@ -378,23 +386,24 @@ static void drop_cancelled(gy_engine *e) {
 
 gy_status gy_engine_step(gy_engine *e, gy_err *err) {
     int64_t t = gy_clock_ns();
+    if (e->lost.status < 0) return *err = e->lost, e->lost.status;
     drop_cancelled(e);
     if (gy_sched_idle(e->sched)) return GY_DONE;
     gy_sched_admit(e->sched, t);
     for (int32_t f; (f = gy_sched_landed(e->sched)) >= 0;) gy_handoff_land(e, f, choice_of(e, f));
     int32_t n = 0;
     e->n_sampled = 0;
-    for (int32_t k = 0; k < e->o.fuse_loops && !e->n_sampled; k++) {
+    for (int32_t k = 0; k < e->o.fuse_loops && !e->n_sampled && e->lost.status >= 0; k++) {
         int32_t done = turn(e);
         n += done;
         if (!done) break;
     }
+    if (is_lost(e)) return *err = e->lost, e->lost.status;
     gy_handoff_tell(e);
     e->stats.n_step++;
     e->n_idle = n || e->n_handoff ? 0 : e->n_idle + 1; /* open imports may hold what the others wait for */
-    gy_status st = gy_loop_sync(e->loop, err);
     e->stats.step_ns += gy_clock_ns() - t;
-    if (e->n_idle >= MAX_IDLE && st == GY_OK)
+    if (e->n_idle >= MAX_IDLE)
         return gy_err_set(err, GY_E_BUG, "%d steps did nothing although requests wait: please report this", e->n_idle);
-    return st;
+    return GY_OK;
 }

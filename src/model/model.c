@@ -83,12 +83,15 @@ static void *own_alloc(loader *l, size_t bytes) {
     gy_model *m = l->m;
     if (gy_vec_reserve(&m->own->mem, GY_MEM_MODEL, 1)) return NULL;
     void *p = m->be->ops->alloc(m->be, bytes);
-    if (p) m->own->mem.data[m->own->mem.len++] = (owned){p, bytes};
+    if (!p) return NULL;
+    m->own->mem.data[m->own->mem.len++] = (owned){p, bytes};
+    m->own_bytes += bytes;
     return p;
 }
 
 static gy_status no_memory(loader *l, const char *what, size_t bytes) {
-    return gy_err_set(l->err, GY_E_NOMEM, "%s: no memory for %zu bytes", what, bytes);
+    return gy_err_set(l->err, GY_E_NOMEM, "%s: no memory for %zu bytes, behind %zu bytes of other weights", what, bytes,
+                      l->m->own_bytes);
 }
 
 static void note_progress(loader *l, size_t bytes) {
@@ -97,16 +100,17 @@ static void note_progress(loader *l, size_t bytes) {
 }
 
 /* In pieces, through a host buffer where a backend with memory of its own needs another dtype; else straight from the
- * mapped file. */
+ * mapped file, in pieces large enough for a backend's threads to share. */
 static gy_status convert_into(loader *l, void *dst, gy_dtype dst_type, const gy_tensor_info *t, size_t n) {
-    enum { PIECE = 1 << 20 };
+    enum { CONVERTED = 1 << 20, AS_IT_IS = 8 << 20 };
     gy_backend *be = l->m->be;
     size_t src_bytes = gy_dtype_bytes(t->dtype), dst_bytes = gy_dtype_bytes(dst_type);
     int converts = !be->is_host && t->dtype != dst_type;
-    char *buf = converts ? gy_mem_alloc(GY_MEM_MODEL, PIECE, dst_bytes) : NULL;
-    if (converts && !buf) return no_memory(l, t->name, PIECE * dst_bytes);
-    for (size_t i = 0; i < n; i += PIECE) {
-        size_t len = n - i < PIECE ? n - i : PIECE;
+    size_t piece = converts || be->is_host ? CONVERTED : AS_IT_IS;
+    char *buf = converts ? gy_mem_alloc(GY_MEM_MODEL, piece, dst_bytes) : NULL;
+    if (converts && !buf) return no_memory(l, t->name, piece * dst_bytes);
+    for (size_t i = 0; i < n; i += piece) {
+        size_t len = n - i < piece ? n - i : piece;
         const char *from = (const char *)t->data + i * src_bytes;
         char *to = (char *)dst + i * dst_bytes;
         if (be->is_host || converts) gy_convert(converts ? buf : to, dst_type, from, t->dtype, len);
@@ -351,6 +355,21 @@ gy_status gy_model_load(const char *dir, const gy_model_load_opts *o, gy_err *er
 fail:
     gy_model_free(m);
     return st;
+}
+
+/* Of matrices, vectors and tables alike: all are in act, but for F32 tables, which are small. */
+gy_status gy_model_device_bytes(const char *dir, gy_dtype act, gy_err *err, size_t *out) {
+    gy_st *st;
+    size_t sum = 0;
+    GY_TRY(gy_st_open(dir, err, &st));
+    for (size_t i = 0; i < gy_st_count(st); i++) {
+        const gy_tensor_info *t = gy_st_at(st, i);
+        gy_dtype to = act == GY_BF16 ? GY_BF16 : t->dtype;
+        sum += n_elem(t) * gy_dtype_bytes(to);
+    }
+    gy_st_close(st);
+    *out = sum;
+    return GY_OK;
 }
 
 void gy_model_free(gy_model *m) {

@@ -30,7 +30,8 @@ typedef struct gy_model {
     float *rope_table; /* [max_pos, head_dim / 2, 2] or NULL */
     gy_layer *layer[GY_STAGES];
     size_t weight_bytes;    /* of all tensors in the checkpoint */
-    size_t converted_bytes; /* copies made because act differs from the file */
+    size_t converted_bytes; /* copies made because act differs from the file, or the backend has memory of its own */
+    size_t own_bytes;       /* backend memory that the model holds: those, and the small vectors */
     struct gy_model_own *own;
 } gy_model;
 
@@ -46,6 +47,9 @@ gy_status gy_model_read_desc(const char *dir, gy_err *err, gy_model_desc *out);
 /* The same from the bytes of a config.json (tests, fuzzer). */
 gy_status gy_model_parse_desc(const char *json, size_t len, gy_err *err, gy_model_desc *out);
 gy_status gy_model_load(const char *dir, const gy_model_load_opts *o, gy_err *err, gy_model **out);
+/* What loading will take of a backend that has memory of its own, from the headers of the files; a little more where a
+ * file holds tensors that are only looked at. */
+gy_status gy_model_device_bytes(const char *dir, gy_dtype act, gy_err *err, size_t *out);
 void gy_model_free(gy_model *m); /* accepts NULL; before its backend is destroyed */
 
 #endif

@@ -35,14 +35,30 @@ int cuda_ok(cuda_be *c, cudaError_t rc, const char *where) {
     return 0;
 }
 
+/* Some errors leave the context unusable: every later call says them again. */
+static int is_lost(cuda_be *c) {
+    cudaGetLastError();
+    cudaError_t rc = cudaStreamQuery(c->stream);
+    return rc != cudaSuccess && rc != cudaErrorNotReady;
+}
+
+static const char *advice(cuda_be *c) {
+    if (is_lost(c))
+        return "; this process cannot use the GPU any more: start it again, and see nvidia-smi and the kernel's log "
+               "(NVRM: Xid) for what happened";
+    if (c->first == cudaErrorMemoryAllocation)
+        return "; what else runs on this GPU may have taken the memory: leave more with --kv-fraction or --kv-bytes";
+    return "";
+}
+
 static gy_status be_sync(gy_backend *be, gy_err *err) {
     cuda_be *c = of_be(be);
     cuda_enter(c);
     cuda_ok(c, cudaStreamSynchronize(c->stream), "waiting for the device");
     if (c->first == cudaSuccess) return GY_OK;
     gy_status st =
-        cuda_err(err, c->first == cudaErrorMemoryAllocation ? GY_E_NOMEM : GY_E_DEVICE, "device cuda:%d: %s: %s (%s)",
-                 c->device, c->where, cudaGetErrorString(c->first), cudaGetErrorName(c->first));
+        cuda_err(err, c->first == cudaErrorMemoryAllocation ? GY_E_NOMEM : GY_E_DEVICE, "device cuda:%d: %s: %s (%s)%s",
+                 c->device, c->where, cudaGetErrorString(c->first), cudaGetErrorName(c->first), advice(c));
     c->first = cudaSuccess;
     return st;
 }
@@ -91,11 +107,36 @@ static char *ring_take(cuda_be *c, size_t want, size_t *n_out) {
     return p;
 }
 
+/* One thread copies about 10 GB/s, the bus takes several times that: large pieces are copied by the host's threads
+ * together (cuda_load.c puts them behind `parallel`). */
+enum { COPY_ALONE_BYTES = 1 << 20, COPY_ITEM_BYTES = 256 << 10 };
+typedef struct copy_task {
+    char *dst;
+    const char *src;
+    size_t bytes;
+} copy_task;
+
+static void copy_item(void *arg, int32_t item, int member) {
+    const copy_task *t = (const copy_task *)arg;
+    size_t at = (size_t)item * COPY_ITEM_BYTES, left = t->bytes - at;
+    (void)member;
+    memcpy(t->dst + at, t->src + at, left < (size_t)COPY_ITEM_BYTES ? left : (size_t)COPY_ITEM_BYTES);
+}
+
+static void copy_to_ring(cuda_be *c, char *dst, const char *src, size_t bytes) {
+    copy_task t = {dst, src, bytes};
+    gy_backend *be = &c->head.be;
+    if (bytes < COPY_ALONE_BYTES)
+        memcpy(dst, src, bytes);
+    else
+        be->ops->parallel(be, (int32_t)((bytes + COPY_ITEM_BYTES - 1) / COPY_ITEM_BYTES), copy_item, &t);
+}
+
 void cuda_put(cuda_be *c, void *dst, const void *src, size_t bytes) {
     cuda_enter(c);
     for (size_t at = 0, n; at < bytes; at += n) {
         char *p = ring_take(c, bytes - at, &n);
-        memcpy(p, (const char *)src + at, n);
+        copy_to_ring(c, p, (const char *)src + at, n);
         cuda_ok(c, cudaMemcpyAsync((char *)dst + at, p, n, cudaMemcpyHostToDevice, c->stream), "upload");
     }
 }
@@ -104,7 +145,8 @@ static void be_upload(gy_backend *be, void *dst, const void *src, size_t bytes) 
     cuda_put(of_be(be), dst, src, bytes);
 }
 
-/* Through the ring too: a copy into pageable memory would go through the driver's smaller one. */
+/* Through the ring too: a copy into pageable memory would go through the driver's smaller one. What failed, or follows
+ * something that failed, is all ones (NaN, -1) and not what the ring held before: nobody takes it for a result. */
 static void be_download(gy_backend *be, void *dst, const void *src, size_t bytes) {
     cuda_be *c = of_be(be);
     cuda_enter(c);
@@ -114,6 +156,7 @@ static void be_download(gy_backend *be, void *dst, const void *src, size_t bytes
         cuda_ok(c, cudaStreamSynchronize(c->stream), "download");
         memcpy((char *)dst + at, p, n);
     }
+    if (c->first != cudaSuccess) memset(dst, 0xff, bytes);
 }
 
 static gy_status ring_open(cuda_be *c, gy_err *err) {

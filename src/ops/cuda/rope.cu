@@ -1,7 +1,7 @@
 /* Positions: the cos and sin table, rope with its KV write, and Huginn's initial state. Contracts: ops/ops.h. All are
  * element-wise; bits are ref's (cos, sin, log in f64 by CUDA's own functions, then rounded once to f32).
  */
-#include "ops/cuda/cuda_int.cuh"
+#include "ops/cuda/row_math.cuh"
 
 enum { THREADS = 256 };
 
@@ -48,13 +48,7 @@ static __device__ inline void rotate(const rope_args &p, float v0, float v1, con
         v0 = round_to<T>(v0 + get(bias, bias0));
         v1 = round_to<T>(v1 + get(bias, bias1));
     }
-    float p0 = v0 * c, p1 = v1 * s, p2 = v1 * c, p3 = v0 * s;
-    if (p.round_each) {
-        p0 = round_to<T>(p0), p1 = round_to<T>(p1);
-        p2 = round_to<T>(p2), p3 = round_to<T>(p3);
-    }
-    *out0 = p0 - p1;
-    *out1 = p2 + p3;
+    rotate_pair<T>(p.round_each, v0, v1, c, s, out0, out1);
 }
 
 /* Grid (pairs of a row / 256, rows). Item = one pair of a q, k or v head, in this order. */

@@ -5,9 +5,7 @@
  * fixed tree joins the threads (block_sum). So the order of a sum follows from n alone.
  * The mean of squares is summed in f64, as in ref; its bytes, not its arithmetic, are what a norm costs.
  */
-#include "ops/cuda/cuda_int.cuh"
-
-enum { ROW_THREADS = 256, LANE = 8 };
+#include "ops/cuda/row_math.cuh"
 
 /* Calls f(j, count) for the runs of elements that this thread owns in a row of n. */
 template <typename F> static __device__ inline void own_elements(int32_t n, F f) {
@@ -49,21 +47,6 @@ static int aligned16(const void *p) {
 }
 
 /* ---- norm and residual ------------------------------------------------------------------------------------------ */
-
-/* 1 / sqrt(mean of squares + eps); the sum is f64. */
-static __device__ inline float scale_of(double sum, int32_t n, float eps) {
-    return __fdiv_rn(1.0f, __fsqrt_rn((float)(sum / (double)n) + eps));
-}
-
-template <typename T> static __device__ inline double add_squares(double sum, const float v[LANE]) {
-#pragma unroll
-    for (int i = 0; i < LANE; i++) sum += (double)v[i] * (double)v[i];
-    return sum;
-}
-
-template <typename T> static __device__ inline float normed(float x, float scale, float w) {
-    return round_to<T>(round_to<T>(x * scale) * w);
-}
 
 template <typename T>
 static __global__ void norm_kernel(const T *x, const T *w, float eps, int32_t n, T *y, int aligned) {
@@ -318,7 +301,7 @@ template <typename T> static __global__ void silu_mul_kernel(const T *gu, int32_
     load_lane(g, j, count, aligned, gv);
     load_lane(g + n_ff, j, count, aligned, uv);
 #pragma unroll
-    for (int i = 0; i < LANE; i++) gv[i] = round_to<T>(__fdiv_rn(gv[i], 1.0f + expf(-gv[i]))) * uv[i];
+    for (int i = 0; i < LANE; i++) gv[i] = silu_mul_of<T>(gv[i], uv[i]);
     store_lane(y + (int64_t)blockIdx.y * n_ff, j, count, aligned, gv);
 }
 

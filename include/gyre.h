@@ -185,6 +185,7 @@ typedef struct gyre_info { /* constant; lives as long as the handle */
     int64_t kv_tokens;               /* full-depth tokens that the pool holds */
     const char *kv_limit;            /* what decided its size: "memory", "kv_blocks", ... */
     size_t park_bytes, workspace_bytes, weight_bytes;
+    const char *plan; /* what takes how much memory and what limits, a line for a person; "" with workers */
 } gyre_info;
 GYRE_API const gyre_info *gyre_get_info(const gyre *g);
 

@@ -49,6 +49,7 @@ static gy_status local_open(gy_api_model *m, const gy_engine_opts *e, const gyre
     gy_api_load_opts load = {.backend = o->backend,
                              .threads = o->threads,
                              .limits = &limits,
+                             .engine = e,
                              .progress = progress,
                              .progress_arg = progress_arg};
     local_host *h = gy_mem_alloc(GY_MEM_ENGINE, 1, sizeof *h);

@@ -105,7 +105,8 @@ struct gyre {
     gy_api_model m;
     gy_api_host *host;
     gyre_info info;
-    int32_t max_len; /* of the engine; info's is no more than the pool holds */
+    char plan_text[GY_PLAN_TEXT]; /* info.plan */
+    int32_t max_len;              /* of the engine; info's is no more than the pool holds */
 
     gy_grammar_cache *grammars;
     pthread_mutex_t vocab_lock;

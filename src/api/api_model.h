@@ -5,6 +5,7 @@
 #ifndef GY_API_API_MODEL_H
 #define GY_API_API_MODEL_H
 
+#include "engine/engine.h"
 #include "model/model.h"
 #include "sample/grammar.h"
 #include "text/tokenizer.h"
@@ -31,6 +32,9 @@ typedef struct gy_api_load_opts {
     const gy_ops_limits *limits;
     void (*progress)(void *arg, size_t done_bytes, size_t total_bytes); /* may be NULL */
     void *progress_arg;
+    /* May be NULL. An engine with these options will be opened: what cannot fit into the backend's memory is refused
+     * before the weights are read. */
+    const gy_engine_opts *engine;
 } gy_api_load_opts;
 
 /* dtype: "auto", "f32", "bf16". Without want_tok there is no tokenizer and there are no eos. Cheap: reads no weights.

@@ -167,10 +167,11 @@ static gy_status engine_opts(const gyre_options *o, gy_err *err, gy_engine_opts 
 }
 
 /* 0: the model's context, or what the pool would hold if that is less. */
-static gy_status choose_max_len(const gyre *g, int64_t n_engine, gy_engine_opts *e, gy_err *err) {
+static gy_status choose_max_len(const gyre *g, const char *backend, int64_t n_engine, gy_engine_opts *e, gy_err *err) {
     gy_engine_plan plan;
     if (e->max_len) return GY_OK;
     e->max_len = g->m.d.max_pos;
+    if (!strncmp(backend, "cuda", 4)) return GY_OK; /* its memory is not the host's: the engine's pool decides */
     GY_TRY(gy_engine_make_plan(&g->m.d, g->m.act, e, gy_mem_available() / (size_t)n_engine, err, &plan));
     if (plan.kv_tokens < e->max_len) e->max_len = (int32_t)plan.kv_tokens;
     if (e->max_len < 1) e->max_len = 1;
@@ -214,7 +215,9 @@ static void set_info(gyre *g) {
                           .kv_limit = p->limit,
                           .park_bytes = p->park_bytes,
                           .workspace_bytes = p->workspace_bytes,
-                          .weight_bytes = g->m.model ? g->m.model->weight_bytes : 0};
+                          .weight_bytes = g->m.model ? g->m.model->weight_bytes : 0,
+                          .plan = g->plan_text};
+    if (p->free_bytes) gy_engine_plan_text(p, g->plan_text);
 }
 
 static gy_status open_all(gyre *g, const char *dir, const gyre_options *o, gy_err *err) {
@@ -225,7 +228,7 @@ static gy_status open_all(gyre *g, const char *dir, const gyre_options *o, gy_er
     int has_peers = gy_api_wants_peers(&full); /* then no weights are needed here, and no memory for KV */
     GY_TRY(gy_api_model_open(&g->m, dir, has_peers ? "f32" : full.dtype, 1, err));
     int64_t n_worker = (int64_t)full.prefill + full.decode + full.hybrid;
-    if (!has_peers) GY_TRY(choose_max_len(g, n_worker > 0 ? n_worker : 1, &e, err));
+    if (!has_peers) GY_TRY(choose_max_len(g, full.backend, n_worker > 0 ? n_worker : 1, &e, err));
     GY_TRY(open_queues(g, &full, err));
     if (gy_grammar_cache_create(full.grammar_bytes, &g->grammars) < 0)
         return gy_err_set(err, GY_E_NOMEM, "no memory for grammars");

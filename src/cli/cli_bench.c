@@ -183,7 +183,7 @@ static gy_status bench_open(bench *b, gy_err *err) {
     GY_TRY(make_series(b, err));
     b->limits = gy_loop_limits(&b->m.d, b->o.sched.max_rows, b->o.max_len);
     if (b->n_layout) return GY_OK; /* others load it */
-    GY_TRY(gy_cli_model_load(&b->m, b->a, &b->limits, err));
+    GY_TRY(gy_cli_model_load(&b->m, b->a, &b->limits, &b->o, err));
     remove_synthetic(b);
     return GY_OK;
 }
@@ -275,6 +275,7 @@ static gy_status bench_repeat(bench *b, size_t series, gy_err *err) {
                              : ", cache off");
     o.prefix_cache = s->prefix_cache;
     GY_TRY(gy_engine_open(b->m.model, &o, err, &e));
+    if (!s->n && !series) gy_cli_tell_plan(gy_engine_get_plan(e));
     gy_status st = warm_up(b, e, err);
     if (st == GY_OK) st = repeat_on(b, e, label, err, &s->r[s->n]);
     gy_engine_close(e);

@@ -143,7 +143,7 @@ typedef struct target {
 static gy_status open_engine(const gy_bench_site *s, const gy_bench_layout *l, target *t, gy_err *err) {
     gy_engine_opts o = *s->o;
     if (!o.kv_blocks && !o.kv_bytes) o.kv_fraction /= l->replicas; /* of the memory that all of them find free */
-    GY_TRY(gy_cli_model_load(s->m, &t->a, s->limits, err));
+    GY_TRY(gy_cli_model_load(s->m, &t->a, s->limits, &o, err));
     return gy_engine_open(s->m->model, &o, err, &t->engine);
 }
 

@@ -1,10 +1,12 @@
 /* What was given replaces the engine's default; ranges that the tables cannot say are the engine's to check. */
 #include "cli/cli_engine.h"
 
+#include "cli/cli.h"
 #include "cli/cli_model.h"
 #include "cli/cli_pd.h"
 
 #include <math.h>
+#include <unistd.h>
 
 static void set_i32(int32_t *field, int32_t v) {
     if (v) *field = v;
@@ -76,4 +78,11 @@ gy_status gy_cli_gyre_options(const gy_args *a, gy_err *err, gyre_options *o) {
     o->prefill_share = e.sched.prefill_share;
     o->fuse_loops = e.fuse_loops;
     return gy_cli_set_workers(a, err, o);
+}
+
+void gy_cli_tell_plan(const gy_engine_plan *p) {
+    char text[GY_PLAN_TEXT];
+    if (!p->free_bytes || !isatty(STDERR_FILENO)) return;
+    gy_engine_plan_text(p, text);
+    gy_cli_note("memory: %s", text);
 }

@@ -11,4 +11,7 @@ gy_status gy_cli_engine_opts(const gy_args *a, gy_err *err, gy_engine_opts *o);
 /* The library's options, workers included. The prefix cache is on unless it was switched off. */
 gy_status gy_cli_gyre_options(const gy_args *a, gy_err *err, gyre_options *o);
 
+/* What takes how much memory, in one line on a terminal; the log has it in any case (engine.c, level info). */
+void gy_cli_tell_plan(const gy_engine_plan *p);
+
 #endif

@@ -131,7 +131,7 @@ static gy_status eval_run(eval_state *e, gy_err *err) {
     GY_TRY(take_all(e, err));
     gy_cli_note_synthetic(e->m.dir);
     gy_ops_limits limits = gy_loop_limits(&e->m.d, e->o.max_rows, e->o.n_tok);
-    GY_TRY(gy_cli_model_load(&e->m, e->a, &limits, err));
+    GY_TRY(gy_cli_model_load(&e->m, e->a, &limits, NULL, err));
     GY_TRY(gy_eval(e->m.model, &e->o, err));
     return write_all(e, err);
 }

@@ -62,11 +62,13 @@ gy_status gy_cli_model_open(gy_cli_model *m, const char *dir, const gy_args *a, 
     return err->status;
 }
 
-gy_status gy_cli_model_load(gy_cli_model *m, const gy_args *a, const gy_ops_limits *limits, gy_err *err) {
+gy_status gy_cli_model_load(gy_cli_model *m, const gy_args *a, const gy_ops_limits *limits, const gy_engine_opts *e,
+                            gy_err *err) {
     gy_progress p;
     gy_api_load_opts o = {.backend = gy_cli_backend(a),
                           .threads = a->threads,
                           .limits = limits,
+                          .engine = e,
                           .progress = gy_progress_update,
                           .progress_arg = &p};
     gy_progress_begin(&p, "loading");

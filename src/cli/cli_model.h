@@ -11,8 +11,9 @@ typedef gy_api_model gy_cli_model;
 
 /* Description, dtype, and with want_tok the tokenizer (if there is one) and the ids that end a text. */
 gy_status gy_cli_model_open(gy_cli_model *m, const char *dir, const gy_args *a, int want_tok, gy_err *err);
-/* Backend and weights, with progress on a terminal. */
-gy_status gy_cli_model_load(gy_cli_model *m, const gy_args *a, const gy_ops_limits *limits, gy_err *err);
+/* Backend and weights, with progress on a terminal. e: gy_api_load_opts.engine, may be NULL. */
+gy_status gy_cli_model_load(gy_cli_model *m, const gy_args *a, const gy_ops_limits *limits, const gy_engine_opts *e,
+                            gy_err *err);
 void gy_cli_model_close(gy_cli_model *m); /* accepts a zeroed one */
 
 /* The model that comes with gyre, found from where the program lies; new memory in the arena. NULL with err set. */

@@ -111,11 +111,6 @@ static gy_status open_file(run_state *r, gy_err *err) {
     return GY_OK;
 }
 
-static void log_plan(const gy_engine_plan *p) {
-    gy_log(GY_LOG_INFO, "cli", "KV memory", "blocks=%d bytes=%zu tokens=%lld limit=%s workspace=%zu",
-           p->n_block[GY_KV_CORE], p->kv_bytes, (long long)p->kv_tokens, p->limit, p->workspace_bytes);
-}
-
 /* Nothing is loaded when nothing is left to run. */
 static gy_status open_host(run_state *r, const gy_engine_opts *e, const gyre_options *o, gy_err *err) {
     gy_progress p;
@@ -134,7 +129,7 @@ static gy_status open_engine(run_state *r, gy_err *err) {
     gy_cli_note_synthetic(r->m.dir);
     GY_TRY(gy_cli_gyre_options(r->a, err, &lib));
     GY_TRY(open_host(r, &o, &lib, err));
-    log_plan(&r->host->plan);
+    gy_cli_tell_plan(&r->host->plan);
     return GY_OK;
 }
 

@@ -99,6 +99,8 @@ static void set_signals(void (*end)(int), void (*hangup)(int)) {
 
 static void on_ready(void *user) {
     const gy_app_opts *o = user;
+    const char *plan = gy_app_info(served)->plan;
+    if (plan && plan[0]) gy_cli_note("memory: %s", plan);
     gy_cli_note("serving %s", o->names.s[0]);
     gy_serve_notify("READY=1\nSTATUS=serving");
 }

@@ -4,6 +4,7 @@
 #include "engine/engine_int.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #include <string.h>
 
@@ -147,6 +148,21 @@ static gy_status make_plan(gy_engine *e, gy_err *err) {
     return GY_OK;
 }
 
+/* What the plan could not know. */
+static void complete_plan(gy_engine *e) {
+    gy_engine_plan *p = &e->plan;
+    const gy_model *m = e->m;
+    p->weight_bytes = m->own_bytes;
+    p->mapped_bytes = m->mapped_bytes;
+    p->free_bytes = m->be->ops->mem_available(m->be);
+    gy_log(
+        GY_LOG_INFO, "engine", "memory plan",
+        "backend=%s weights=%zu mapped=%zu workspace=%zu map=%zu kv=%zu blocks=%d tokens=%lld limit=\"%s\" parked=%zu "
+        "free=%zu",
+        m->be->ops->name, p->weight_bytes, p->mapped_bytes, p->workspace_bytes, p->map_bytes, p->kv_bytes,
+        p->n_block[GY_KV_CORE], (long long)p->kv_tokens, p->limit, p->park_bytes, p->free_bytes);
+}
+
 gy_status gy_engine_open(gy_model *m, const gy_engine_opts *o, gy_err *err, gy_engine **out) {
     gy_engine *e = gy_mem_alloc(GY_MEM_ENGINE, 1, sizeof *e);
     if (!e) return gy_err_set(err, GY_E_NOMEM, "out of memory");
@@ -159,6 +175,7 @@ gy_status gy_engine_open(gy_model *m, const gy_engine_opts *o, gy_err *err, gy_e
     GY_TRY_GOTO(st, open_sched(e, err), fail);
     GY_TRY_GOTO(st, open_loop(e, err), fail);
     GY_TRY_GOTO(st, gy_sampler_create(m->d.n_vocab, m->be->ops->n_member(m->be), &e->sampler), no_memory);
+    complete_plan(e);
     *out = e;
     return GY_OK;
 no_memory:

@@ -67,7 +67,15 @@ typedef struct gy_engine_plan {
     size_t workspace_bytes; /* of the loop driver: states, activations, logits */
     size_t available_bytes; /* what the backend had free; 0 = unknown or not asked for (explicit sizes) */
     const char *limit;      /* static: what decided the size: "kv_blocks", "kv_bytes", "memory", "max_seqs x max_len" */
+    double kv_fraction;     /* of available_bytes, where "memory" is the limit */
+    size_t map_bytes;       /* of the slot map, on the host and once more on a backend that has memory of its own */
+    /* Of an open engine; 0 before: what of the checkpoint is used where it is mapped, what the model holds in memory of
+     * the backend, what the backend has left. */
+    size_t mapped_bytes, weight_bytes, free_bytes;
 } gy_engine_plan;
+enum { GY_PLAN_TEXT = 512 };
+/* The plan for a person, in one line: what takes how much, what limits, what stays free. */
+void gy_engine_plan_text(const gy_engine_plan *p, char buf[GY_PLAN_TEXT]);
 /* available: bytes the backend has free (gy_ops.mem_available), 0 = unknown: then memory does not limit. Pure. */
 gy_status gy_engine_make_plan(const gy_model_desc *d, gy_dtype act, const gy_engine_opts *o, size_t available,
                               gy_err *err, gy_engine_plan *out);

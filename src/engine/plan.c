@@ -6,6 +6,9 @@
  */
 #include "engine/engine_int.h"
 
+#include <stdio.h>
+#include <string.h>
+
 int32_t gy_engine_depth(const gy_model_desc *d, const gy_engine_opts *o) {
     return o->max_loops > d->n_loop ? o->max_loops : d->n_loop;
 }
@@ -80,6 +83,14 @@ static gy_status check_opts(const gy_model_desc *d, const gy_engine_opts *o, gy_
     return GY_OK;
 }
 
+/* With the places of parked sequences. 0 where it overflows: gy_kv_create refuses that. */
+static size_t map_bytes(const gy_kv_config *c, const gy_engine_opts *o) {
+    size_t rows = (size_t)(c->n_layer[GY_KV_CORE] ? c->n_loop : 0) + (size_t)(c->n_layer[GY_KV_BOUNDARY] > 0), n;
+    size_t seqs = (size_t)c->max_seqs + (o->park_bytes ? (size_t)o->sched.max_seqs : 0);
+    if (gy_size_mul(rows * sizeof(int32_t), (size_t)c->max_len, &n) || gy_size_mul(n, seqs, &n)) return 0;
+    return n;
+}
+
 typedef struct row_size { /* of one block row */
     int64_t plane[GY_KV_GROUPS];
     size_t block[GY_KV_GROUPS];
@@ -122,10 +133,11 @@ static gy_status rows_in(size_t bytes, const row_size *r, const char *what, gy_e
 static gy_status rows_of_memory(const gy_engine_opts *o, const row_size *r, size_t available, gy_err *err,
                                 gy_engine_plan *p, int64_t *n_io) {
     if (!available) return GY_OK;
-    size_t usable = (size_t)((double)available * o->kv_fraction);
+    size_t usable = (size_t)((double)available * o->kv_fraction), beside = p->workspace_bytes + p->map_bytes;
     int64_t n;
     p->available_bytes = available;
-    GY_TRY(rows_in(usable > p->workspace_bytes ? usable - p->workspace_bytes : 0, r, "free memory", err, &n));
+    p->kv_fraction = o->kv_fraction;
+    GY_TRY(rows_in(usable > beside ? usable - beside : 0, r, "free memory", err, &n));
     if (n >= *n_io) return GY_OK;
     *n_io = n;
     p->limit = "memory";
@@ -187,7 +199,7 @@ gy_status gy_engine_make_plan(const gy_model_desc *d, gy_dtype act, const gy_eng
     gy_kv_config c = gy_engine_kv_config(d, act, o, NULL);
     gy_loop_config lc = gy_engine_loop_config(o);
     row_size r = measure_row(&c);
-    gy_engine_plan p = {.workspace_bytes = gy_loop_plan_bytes(d, act, &lc)};
+    gy_engine_plan p = {.workspace_bytes = gy_loop_plan_bytes(d, act, &lc), .map_bytes = map_bytes(&c, o)};
     int64_t n_row = 0;
     if (!p.workspace_bytes)
         return gy_err_set(err, GY_E_LIMIT, "workspace size overflows: lower max_rows or max_logits");
@@ -202,4 +214,37 @@ gy_status gy_engine_make_plan(const gy_model_desc *d, gy_dtype act, const gy_eng
     set_park(o, &r, &p);
     *out = p;
     return GY_OK;
+}
+
+/* ---- for a person ----------------------------------------------------------------------------------------------- */
+
+enum { AMOUNT = 32 };
+
+static const char *amount(size_t bytes, char buf[AMOUNT]) {
+    int is_small = bytes < 1000000000;
+    snprintf(buf, AMOUNT, "%.2f %s", (double)bytes * (is_small ? 1e-6 : 1e-9), is_small ? "MB" : "GB");
+    return buf;
+}
+
+static const char *limit_text(const gy_engine_plan *p, char *buf, size_t cap) {
+    char have[AMOUNT];
+    if (!strcmp(p->limit, "memory"))
+        snprintf(buf, cap, "free memory (%g of %s, with the workspace)", p->kv_fraction,
+                 amount(p->available_bytes, have));
+    else if (!strcmp(p->limit, "max_seqs x max_len"))
+        snprintf(buf, cap, "what max_seqs sequences of max_len tokens can use");
+    else
+        snprintf(buf, cap, "%s", p->limit);
+    return buf;
+}
+
+void gy_engine_plan_text(const gy_engine_plan *p, char buf[GY_PLAN_TEXT]) {
+    char a[6][AMOUNT], mapped[AMOUNT + 16] = "", limit[128];
+    if (p->mapped_bytes) snprintf(mapped, sizeof mapped, "%s mapped and ", amount(p->mapped_bytes, a[0]));
+    snprintf(buf, GY_PLAN_TEXT,
+             "weights %s%s, workspace %s, slot map %s, KV %s for %lld tokens at full depth (%d blocks), limited by %s; "
+             "parked KV may take %s of the host; %s stay free",
+             mapped, amount(p->weight_bytes, a[0]), amount(p->workspace_bytes, a[1]), amount(p->map_bytes, a[2]),
+             amount(p->kv_bytes, a[3]), (long long)p->kv_tokens, p->n_block[GY_KV_CORE],
+             limit_text(p, limit, sizeof limit), amount(p->park_bytes, a[4]), amount(p->free_bytes, a[5]));
 }

@@ -154,6 +154,7 @@ static gy_status load_part(loader *l, const gy_tensor_info *t, gy_weight *w, int
         m->converted_bytes += bytes;
         data = p;
     } else {
+        m->mapped_bytes += t->bytes;
         note_progress(l, t->bytes);
     }
     int32_t n = (int32_t)t->shape[0];

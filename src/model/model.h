@@ -31,6 +31,7 @@ typedef struct gy_model {
     gy_layer *layer[GY_STAGES];
     size_t weight_bytes;    /* of all tensors in the checkpoint */
     size_t converted_bytes; /* copies made because act differs from the file, or the backend has memory of its own */
+    size_t mapped_bytes;    /* of tensors that are used where they lie */
     size_t own_bytes;       /* backend memory that the model holds: those, and the small vectors */
     struct gy_model_own *own;
 } gy_model;

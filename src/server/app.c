@@ -68,6 +68,10 @@ static void *load_main(void *arg) {
     return NULL;
 }
 
+const gyre_info *gy_app_info(const gy_app *a) {
+    return a->info;
+}
+
 static void set_config(gy_app *a) {
     const gyre_info *i = a->info;
     gy_oai_config_default(&a->cfg);

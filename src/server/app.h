@@ -55,6 +55,7 @@ typedef struct gy_app_opts {   /* everything is borrowed and must outlive the ap
 
 gy_status gy_app_open(const gy_app_opts *o, gy_err *err, gy_app **out);
 int gy_app_port(const gy_app *a);
+const gyre_info *gy_app_info(const gy_app *a); /* from on_ready on */
 /* Until a drain is complete (GY_OK), the model cannot be opened, or the engine was lost (app_life.c). on_ready (may be
  * NULL): once, when the first request would be served. */
 gy_status gy_app_run(gy_app *a, void (*on_ready)(void *user), void *user, gy_err *err);

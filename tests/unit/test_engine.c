@@ -256,17 +256,26 @@ static void plan_from_free_memory(void **state) {
     o.sched.max_seqs = 100;
     assert_int_equal(gy_engine_make_plan(d, GY_F32, &o, 0, &err, &p), GY_OK);
     assert_int_equal(p.block_bytes[GY_KV_CORE] * 4, row);
-    size_t room = p.workspace_bytes + 20 * row + row / 2;
+    assert_int_equal(p.map_bytes, 200 * 4 * 160 * sizeof(int32_t)); /* parked sequences keep theirs */
+    size_t room = p.workspace_bytes + p.map_bytes + 20 * row + row / 2;
     o.kv_fraction = 0.5;
     assert_int_equal(gy_engine_make_plan(d, GY_F32, &o, 2 * room, &err, &q), GY_OK);
     assert_string_equal(q.limit, "memory");
     assert_int_equal(q.available_bytes, 2 * room);
     assert_int_equal(q.n_block[GY_KV_CORE], 20 * 4);
     assert_int_equal(q.kv_bytes, 20 * row);
+    char text[GY_PLAN_TEXT];
+    q.weight_bytes = 2345678901;
+    q.free_bytes = 5000000;
+    gy_engine_plan_text(&q, text);
+    assert_non_null(strstr(text, "weights 2.35 GB, workspace "));
+    assert_non_null(strstr(text, " for 320 tokens at full depth (80 blocks), limited by free memory (0.5 of "));
+    assert_non_null(strstr(text, "; 5.00 MB stay free"));
     assert_int_equal(gy_engine_make_plan(d, GY_F32, &o, (size_t)1 << 40, &err, &q), GY_OK);
     assert_string_equal(q.limit, "max_seqs x max_len");
     assert_int_equal(q.n_block[GY_KV_CORE], p.n_block[GY_KV_CORE]);
-    assert_int_equal(gy_engine_make_plan(d, GY_F32, &o, 2 * p.workspace_bytes + row, &err, &q), GY_E_LIMIT);
+    assert_int_equal(gy_engine_make_plan(d, GY_F32, &o, 2 * (p.workspace_bytes + p.map_bytes) + row, &err, &q),
+                     GY_E_LIMIT);
     assert_non_null(strstr(err.msg, "16 tokens at full depth need"));
     o.kv_bytes = 7 * row + 1; /* asked for: what is free does not matter */
     assert_int_equal(gy_engine_make_plan(d, GY_F32, &o, 1, &err, &q), GY_OK);

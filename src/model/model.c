@@ -3,8 +3,10 @@
  */
 #include "model/model.h"
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/vec.h"
 #include "model/family.h"
 
@@ -333,6 +335,13 @@ static void prepare(const gy_model *m) {
     be->ops->prepare(be, &m->head, 1);
 }
 
+static void log_loaded(const gy_model *m, int64_t ns, int64_t prepare_ns) {
+    double s = (double)ns * 1e-9;
+    gy_log(GY_LOG_INFO, "model", "loaded", "tensors=%zu bytes=%zu held=%zu seconds=%.3f gb_per_s=%.2f prepare_s=%.3f",
+           gy_st_count(m->own->st), m->weight_bytes, m->own_bytes, s, s > 0 ? (double)m->weight_bytes * 1e-9 / s : 0.0,
+           (double)prepare_ns * 1e-9);
+}
+
 gy_status gy_model_load(const char *dir, const gy_model_load_opts *o, gy_err *err, gy_model **out) {
     gy_model *m = gy_mem_alloc(GY_MEM_MODEL, 1, sizeof *m);
     if (m) m->own = gy_mem_alloc(GY_MEM_MODEL, 1, sizeof *m->own);
@@ -343,14 +352,18 @@ gy_status gy_model_load(const char *dir, const gy_model_load_opts *o, gy_err *er
     m->be = o->be;
     loader l = {.m = m, .o = o, .err = err};
     gy_status st;
+    int64_t begin = gy_clock_ns(), loaded;
     GY_TRY_GOTO(st, read_config(dir, err, &l.family, &m->d), fail);
     GY_TRY_GOTO(st, gy_st_open(dir, err, &m->own->st), fail);
     m->weight_bytes = l.total = gy_st_data_bytes(m->own->st);
     GY_TRY_GOTO(st, load_weights(&l), fail);
     note_progress(&l, l.total - l.done); /* tensors that were only looked at: the bar ends full */
     GY_TRY_GOTO(st, make_inv_freq(&l), fail);
+    GY_TRY_GOTO(st, m->be->ops->sync(m->be, err), fail);
+    loaded = gy_clock_ns();
     prepare(m);
     GY_TRY_GOTO(st, m->be->ops->sync(m->be, err), fail);
+    log_loaded(m, loaded - begin, gy_clock_ns() - loaded);
     *out = m;
     return GY_OK;
 fail:

@@ -2,6 +2,7 @@
  * map, with verdicts from a fixed table and no rows computed.
  *
  *   gyre-bench-sched [--seqs N] [--context N] [--steps N] [--json]
+ *   gyre-bench-sched --clock [--pass-us X] [--row-us X] [--read-ns X] [--share X] [--json]
  *
  *   without arguments: 64, 128, 256, 512 sequences at 1000 tokens (growth in rows), and 256 sequences at 100, 1000 and
  *   4000 tokens (contexts must not matter). One line each: median and best step, per row, and where the median goes.
@@ -10,11 +11,14 @@
  * 40 % of the rows are sampled and enter again. A step is what src/engine does in one: admit, enter, pass, stay or
  * leave of each row, coda, sampled. Sampling itself is not in it (docs/kernels.md). bench/callgrind.sh counts
  * instructions of the same steps: the function step_collected.
+ *
+ * --clock: another question, times to the first token and rates by a cost model (sched_clock.h).
  */
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/mem.h"
 #include "sched/sched.h"
+#include "sched_clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,9 +55,8 @@ static int32_t enter(bench *b) {
     }
 }
 
-/* 1, 2, 3 and 4 loops, each as often, for output tokens; all for prompts. */
+/* 1, 2, 3 and 4 loops, each as often. */
 static int leaves(const bench *b, int32_t job, int32_t pos, int32_t loops) {
-    if (pos < b->context) return loops == N_LOOP;
     return loops >= b->table[(unsigned)(job * 37 + pos) % N_TABLE];
 }
 
@@ -87,6 +90,8 @@ static void coda(bench *b) {
 static int32_t step(bench *b) {
     b->mark[PLAN] = gy_clock_ns();
     gy_sched_admit(b->sched, b->mark[PLAN]);
+    while (gy_sched_landed(b->sched) >= 0) {
+    }
     enter(b);
     b->mark[PASS] = gy_clock_ns();
     int32_t n = keep_flights(b, gy_sched_pass(b->sched));
@@ -120,6 +125,18 @@ static gy_status bench_kv(bench *b, gy_err *err) {
     return gy_kv_create(&c, arenas, err, &b->kv);
 }
 
+/* Prompts come with their KV, as from elsewhere, so that all sequences begin to decode at the same time. */
+static gy_status prompt_kv(bench *b, gy_err *err, int32_t *seq) {
+    if (gy_kv_seq_open(b->kv, b->len, seq) != GY_OK) return gy_err_set(err, GY_E_BUG, "no sequence");
+    for (int32_t pos = 0, slot; pos < b->context; pos++) {
+        for (int32_t depth = 0; depth < N_LOOP; depth++)
+            if (gy_kv_claim(b->kv, GY_KV_CORE, *seq, depth, pos, &slot) != GY_OK)
+                return gy_err_set(err, GY_E_BUG, "no block");
+        gy_kv_exit(b->kv, *seq, pos, N_LOOP - 1);
+    }
+    return GY_OK;
+}
+
 static gy_status bench_sched(bench *b, gy_err *err) {
     gy_sched_opts o;
     gy_sched_opts_default(&o);
@@ -127,7 +144,6 @@ static gy_status bench_sched(bench *b, gy_err *err) {
     o.max_rows = 2 * b->n_seq;
     o.n_loop = N_LOOP;
     o.prefill_share = 1.0;
-    o.prefill_chunk = 1; /* all prompts end at nearly the same time, so that nobody is far ahead */
     o.watermark = 0.0;
     GY_TRY(gy_sched_create(&o, b->kv, err, &b->sched));
     for (int32_t j = 0; j < b->n_seq; j++) {
@@ -136,7 +152,9 @@ static gy_status bench_sched(bench *b, gy_err *err) {
                           .n_prompt = b->context,
                           .max_tokens = b->len - b->context,
                           .full_prompt = 1,
+                          .has_kv = 1,
                           .leader = -1};
+        GY_TRY(prompt_kv(b, err, &q.kv_seq));
         if (gy_sched_submit(b->sched, &q, gy_clock_ns(), &id) != GY_OK || id < 0 || id >= b->n_seq)
             return gy_err_set(err, GY_E_BUG, "job %d was not queued", j);
     }
@@ -174,10 +192,8 @@ static int all_decode(const bench *b) {
     return 1;
 }
 
-/* Steps until each sequence decodes and has left the first outputs behind; 0 when that never comes. */
-static int prefill(bench *b) {
-    int64_t most = (int64_t)b->context * N_LOOP + N_WARM;
-    while (!all_decode(b) && most-- > 0) step(b);
+/* Until the depths of the sequences are well mixed. */
+static int warm_up(bench *b) {
     for (int32_t i = 0; i < N_WARM / 4; i++) step(b);
     return all_decode(b);
 }
@@ -223,7 +239,7 @@ static int run(int32_t n_seq, int32_t context, int32_t n_step, int json) {
     bench b = {.n_seq = n_seq, .context = context, .n_step = n_step, .json = json};
     gy_err err = {0};
     int ok = bench_open(&b, &err) == GY_OK;
-    if (ok && !prefill(&b)) {
+    if (ok && !warm_up(&b)) {
         gy_err_set(&err, GY_E_BUG, "not all sequences came to decode");
         ok = 0;
     }
@@ -258,10 +274,42 @@ static int number(const char *text, int32_t max, int32_t *out) {
     return 1;
 }
 
+static int real(const char *text, double *out) {
+    char *end;
+    *out = strtod(text, &end);
+    return end != text && !*end && *out > 0;
+}
+
+/* Costs of an H200 with Ouro-1.4B's shape: docs/kernels.md. */
+static int main_clock(int argc, char **argv) {
+    sched_cost c = {.pass_us = 2400, .row_us = 5.3, .read_ns = 47};
+    double share = 0.5;
+    int json = 0, ok = 1;
+    for (int i = 2; i < argc && ok; i++) {
+        int has = i + 1 < argc;
+        if (!strcmp(argv[i], "--json"))
+            json = 1;
+        else if (has && !strcmp(argv[i], "--pass-us"))
+            ok = real(argv[++i], &c.pass_us);
+        else if (has && !strcmp(argv[i], "--row-us"))
+            ok = real(argv[++i], &c.row_us);
+        else if (has && !strcmp(argv[i], "--read-ns"))
+            ok = real(argv[++i], &c.read_ns);
+        else if (has && !strcmp(argv[i], "--share"))
+            ok = real(argv[++i], &share) && share <= 1;
+        else
+            ok = 0;
+    }
+    if (ok) return sched_clock_table(&c, share, json) ? 0 : 1;
+    fprintf(stderr, "usage: gyre-bench-sched --clock [--pass-us X] [--row-us X] [--read-ns X] [--share X] [--json]\n");
+    return 2;
+}
+
 int main(int argc, char **argv) {
     static const int32_t seqs[] = {64, 128, 256, 512}, contexts[] = {100, 4000};
     int32_t n_seq = 0, context = 0, n_step = 1000;
     int json = 0, ok = 1;
+    if (argc > 1 && !strcmp(argv[1], "--clock")) return main_clock(argc, argv);
     for (int i = 1; i < argc && ok; i++) {
         int has = i + 1 < argc;
         if (!strcmp(argv[i], "--json"))

@@ -193,6 +193,17 @@ static int place_valid(const checker *c, const char *name, const sched_list *l, 
     return 1;
 }
 
+/* The head may be out of order within its chunk. */
+static int ring_sorted(const checker *c) {
+    const gy_sched *s = c->s;
+    int32_t i = s->ring.head;
+    if (s->turn_left < 0 || s->turn_left > s->o.prefill_chunk) return bad(c, "ring: %d tokens left", s->turn_left);
+    if (i >= 0 && s->turn_left < s->o.prefill_chunk) i = s->job_link[i].next;
+    for (; i >= 0 && s->job_link[i].next >= 0; i = s->job_link[i].next)
+        if (!sched_sooner(s, i, s->job_link[i].next)) return bad(c, "ring: %d before %d", i, s->job_link[i].next);
+    return 1;
+}
+
 static int job_lists_valid(const checker *c) {
     const gy_sched *s = c->s;
     memset(c->seen_job, 0, (size_t)s->n_job * sizeof(int32_t));
@@ -204,7 +215,7 @@ static int job_lists_valid(const checker *c) {
     if (!place_valid(c, "pending", &s->pending, PLACE_PENDING)) return 0;
     for (int32_t i = s->waiting.head; i >= 0 && s->job_link[i].next >= 0; i = s->job_link[i].next)
         if (!sched_better(s, i, s->job_link[i].next)) return bad(c, "queue: %d before %d", i, s->job_link[i].next);
-    return 1;
+    return ring_sorted(c);
 }
 
 static int jobs_valid(const checker *c) {

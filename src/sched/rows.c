@@ -18,6 +18,7 @@ static void sched_flight_enter(gy_sched *s, int32_t job, int is_decode, int32_t 
                                   .wants = (uint8_t)(samples || !told),
                                   .samples = (uint8_t)samples};
     s->n_flying[is_decode]++;
+    s->n_prompt_row += !is_decode;
     s->n_recomputed_tok += pos < j->n_seen;
     sched_list_push(&j->flights, s->flight_chain, f);
     sched_list_push(&s->queue[is_decode], s->flight_link, f);
@@ -126,16 +127,17 @@ static int prompt_may_fly(const gy_sched *s) {
     return s->ring.n && batch_has_room(s) && s->n_flying[0] < 2 * s->o.max_rows;
 }
 
-static void turn_end(gy_sched *s) {
+/* Who is due sooner may go first now. */
+static void chunk_end(gy_sched *s) {
     int32_t job = s->ring.head;
-    sched_list_remove(&s->ring, s->job_link, job);
-    sched_list_push(&s->ring, s->job_link, job);
     s->turn_left = s->o.prefill_chunk;
+    sched_list_remove(&s->ring, s->job_link, job);
+    sched_ring_insert(s, job);
 }
 
 static void enter_prompt(gy_sched *s, int32_t budget) {
     while (prompt_may_fly(s) && s->queue[0].n < budget) {
-        if (s->turn_left == 0) turn_end(s);
+        if (s->turn_left == 0) chunk_end(s);
         s->turn_left--;
         enter_token(s, s->ring.head, 0);
     }

@@ -153,8 +153,19 @@ void sched_queue_insert(gy_sched *s, int32_t job) {
     s->dirty = 1;
 }
 
+/* Before the first one that is due later, but not before a head that is within its chunk. Who joins is mostly the
+ * latest; tokens of position-serial layouts come back in the order in which they left. */
+void sched_ring_insert(gy_sched *s, int32_t job) {
+    int32_t at = s->ring.head;
+    if (at >= 0 && s->turn_left < s->o.prefill_chunk) at = s->job_link[at].next;
+    if (s->ring.tail >= 0 && sched_sooner(s, s->ring.tail, job)) at = -1;
+    while (at >= 0 && sched_sooner(s, at, job)) at = s->job_link[at].next;
+    sched_list_insert(&s->ring, s->job_link, at, job);
+    if (s->ring.head == job) s->turn_left = s->o.prefill_chunk;
+}
+
 static void ring_remove(gy_sched *s, int32_t job) {
-    if (s->ring.head == job) s->turn_left = s->o.prefill_chunk; /* the next one's turn begins */
+    if (s->ring.head == job) s->turn_left = s->o.prefill_chunk; /* the next one's chunk begins */
     sched_list_remove(&s->ring, s->job_link, job);
 }
 
@@ -175,6 +186,8 @@ void sched_start_running(gy_sched *s, int32_t job, gy_job_state state) {
     s->running[s->n_running++] = job;
     j->state = state;
     j->has_read = 0;
+    if (j->n_preempt) j->born = s->n_prompt_row; /* else it would overtake the best job again and again: a livelock */
+    j->due = j->born + SCHED_STRETCH * (int64_t)(sched_prompt_end(j) - j->n_entered);
     sched_arm(s, job);
 }
 
@@ -203,8 +216,7 @@ void sched_arm(gy_sched *s, int32_t job) {
     sched_place place = place_for(s, j);
     if (j->place == place) return;
     list_leave(s, job);
-    if (place == PLACE_RING && s->ring.n == 0) s->turn_left = s->o.prefill_chunk;
-    if (place == PLACE_RING) sched_list_push(&s->ring, s->job_link, job);
+    if (place == PLACE_RING) sched_ring_insert(s, job);
     if (place == PLACE_PENDING) sched_list_push(&s->pending, s->job_link, job);
     j->place = place;
 }
@@ -265,6 +277,7 @@ static void sched_submit_job(gy_sched *s, int32_t job, const gy_sched_job *in, i
                      .run_at = -1,
                      .kv_seq = -1,
                      .arrival = ++s->n_arrival,
+                     .born = s->n_prompt_row,
                      .n_known = in->n_prompt,
                      .n_full = INT32_MAX,
                      .flights = NO_LIST,

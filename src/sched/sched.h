@@ -37,10 +37,17 @@
  * in flight has done p's depth, or is in the same pass before it. A decode row enters only when no prompt row of its
  * sequence flies. Under layouts that overwrite (gy_kv_position_serial) one flight of a sequence flies at a time.
  *
- * A pass: decode rows first; then prompt rows, of several jobs in turns of prefill_chunk tokens, up to max_rows; when
- * there are decode rows, at most prefill_share * max_rows prompt rows (1 at least), so that a pass grows by a bounded
- * amount and each loop of a decoding token stays short. Prompt tokens enter until the passes to come are full; what is
- * left of a prompt enters early when that fills a pass in which the chunk before it is deeper (wavefront).
+ * A pass: decode rows first; then prompt rows, up to max_rows; when there are decode rows, at most prefill_share *
+ * max_rows prompt rows (1 at least), so that a pass grows by a bounded amount and each loop of a decoding token stays
+ * short. Prompt tokens enter until the passes to come are full; what is left of a prompt enters early when that fills a
+ * pass in which the chunk before it is deeper (wavefront).
+ *
+ * Whose prompt tokens: those of the prompt that is due first (of the best priority). A prompt is due when, since it was
+ * submitted, four prompt rows have entered for each of its own, whosever. So prompts of one length go first come, first
+ * served, each as fast as the machine can, and half of a burst waits less than half of the time that all take (in turns
+ * all would wait for the last); a short one overtakes a long one that came shortly before; and what is due is overtaken
+ * by nobody who comes later: a long prompt waits for at most four times its own length of later ones. One that was
+ * preempted is due as if it came anew: what the best job waits for may not come back before it again and again.
  *
  * Shortage: a claim that finds no block preempts the worst running job (highest priority number, then latest arrival),
  * which may be the one that asked. Preempting rewinds the job to its last finished token (what flies is computed again,
@@ -67,7 +74,7 @@ typedef struct gy_sched_opts {
     int32_t max_rows;      /* rows of one batch (prelude, pass, coda), >= 1 */
     int32_t max_seqs;      /* jobs running at once, >= 1 */
     int32_t max_queue;     /* jobs waiting at once, >= 1; submit says GY_AGAIN beyond */
-    int32_t prefill_chunk; /* prompt tokens of one job before the next one's turn, >= 1 */
+    int32_t prefill_chunk; /* prompt tokens of one job that enter before one due sooner may, >= 1 */
     double prefill_share;  /* (0, 1] */
     int no_refill;    /* 1: pending tokens enter only when no decode row flies, decode rows leave the coda_wait only
                          when no decode row waits for a pass: cohorts, for comparison */

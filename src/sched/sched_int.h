@@ -12,7 +12,8 @@
  *
  * A job's link is in one list at most, which `place` names:
  *   QUEUE    WAITING and PARKED jobs, best first (sched_better)
- *   RING     running, tokens left below prompt_end, and (position-serial layouts) no flight
+ *   RING     running, tokens left below prompt_end, and (position-serial layouts) no flight; soonest first
+ *            (sched_sooner), only the head may be out of order, until its chunk has entered
  *   PENDING  running, all tokens but the last known one are finished: that one enters as the decode row
  *   NOWHERE  running, waits for its flights
  * Running jobs are besides in running[0..n_running), unordered.
@@ -54,6 +55,7 @@ typedef struct sched_job {
     int32_t slot, run_at;     /* running: slot 0..max_seqs-1 (stable), index in running[]; else -1 */
     int32_t kv_seq;           /* -1: none */
     int64_t arrival;          /* 1, 2, ...: order of submission, and this life of the index */
+    int64_t born, due;        /* on the clock of prompt rows: submitted, and the order of prompts (sched_sooner) */
     int64_t leader_arrival;   /* of in.leader when submitted: another one means that the leader is gone */
     int32_t n_known, n_entered, n_done;
     int32_t n_seen;   /* tokens that had entered before a preemption: entering them again is counted */
@@ -96,7 +98,8 @@ struct gy_sched {
     int32_t *job_free;    /* stack */
     int32_t n_job_free;
     sched_list waiting, ring, pending; /* of jobs */
-    int32_t turn_left;                 /* tokens that the ring's head may still enter in this turn */
+    int32_t turn_left;                 /* tokens that the ring's head enters before one that is due sooner may */
+    int64_t n_prompt_row;              /* prompt rows that ever entered: the clock of the ring */
     int32_t *running;                  /* [max_seqs] */
     int32_t n_running;
     int32_t *slot_free; /* [max_seqs] stack */
@@ -196,7 +199,19 @@ static inline int sched_better(const gy_sched *s, int32_t a, int32_t b) {
     return x->arrival < y->arrival;
 }
 
+/* The prompt of a enters before that of b. Total. */
+static inline int sched_sooner(const gy_sched *s, int32_t a, int32_t b) {
+    const sched_job *x = &s->job[a], *y = &s->job[b];
+    if (s->o.policy == GY_SCHED_PRIORITY && x->in.priority != y->in.priority) return x->in.priority < y->in.priority;
+    return x->due != y->due ? x->due < y->due : x->arrival < y->arrival;
+}
+
 /* ---- sched.c: states ---- */
+
+/* A prompt is due when so many prompt rows have entered for each token of its own. */
+enum { SCHED_STRETCH = 4 };
+
+void sched_ring_insert(gy_sched *s, int32_t job);
 
 void sched_queue_insert(gy_sched *s, int32_t job); /* where its order says */
 void sched_start_running(gy_sched *s, int32_t job, gy_job_state state);

@@ -34,6 +34,7 @@ typedef struct rig {
     note slot[GY_KV_GROUPS][MAX_SLOT], park[GY_KV_GROUPS][MAX_SLOT];
     int32_t max_logit;
     int64_t now, n_copy;
+    int32_t n_step;
     /* of the last step */
     int32_t n_enter, n_pass, n_pass_decode, n_coda, n_coda_batch, pass_job[64], pass_pos[512], pass_depth[512];
 } rig;
@@ -313,6 +314,7 @@ static void check_nobody_is_missed(void) {
 static void step(void) {
     int32_t flight[512];
     gy_mem_guard_begin();
+    R.n_step++;
     R.n_enter = R.n_coda = R.n_coda_batch = 0;
     memset(R.pass_job, 0, sizeof R.pass_job);
     check_nobody_is_missed();
@@ -428,32 +430,32 @@ static void serial_layouts_run_position_by_position(void **state) {
 
 /* ---- composition of passes --------------------------------------------------------------------------------------- */
 
-static void prompts_take_turns_of_a_chunk(void **state) {
+/* Alike in length: each one's first token comes as soon as if nobody had come after it. */
+static void prompts_enter_in_order_of_arrival(void **state) {
     (void)state;
     setup();
     R.o.max_rows = 24;
     R.o.prefill_chunk = 10;
     begin(0);
     for (int i = 0; i < 3; i++) {
-        define(i, (uint32_t)i, 30, 1);
+        define(i, (uint32_t)i, 24, 1);
         submit(i);
     }
-    step();
-    assert_int_equal(R.n_pass, 24);
-    assert_int_equal(R.pass_job[0], 10);
-    assert_int_equal(R.pass_job[1], 10);
-    assert_int_equal(R.pass_job[2], 4);
-    assert_int_equal(info(2).n_entered, 4);
-    run_all(1000);
+    for (int i = 0; i < 3; i++) {
+        step();
+        assert_int_equal(R.n_pass, 24);
+        assert_int_equal(R.pass_job[i], 24);
+        while (!R.job[i].n_out) step();
+        assert_int_equal(R.n_step, (i + 1) * N_LOOP);
+    }
     end();
 }
 
-/* Who has no more tokens to enter gives the rest of its turn to nobody: the next one has a whole turn. */
-static void a_turn_is_not_inherited(void **state) {
+/* What a prompt leaves of a pass is the next one's. */
+static void the_next_prompt_fills_the_pass(void **state) {
     (void)state;
     setup();
     R.o.max_rows = 16;
-    R.o.prefill_chunk = 10;
     begin(0);
     for (int i = 0; i < 3; i++) {
         define(i, (uint32_t)i, i ? 30 : 4, 1);
@@ -461,8 +463,102 @@ static void a_turn_is_not_inherited(void **state) {
     }
     step();
     assert_int_equal(R.pass_job[0], 4);
-    assert_int_equal(R.pass_job[1], 10);
-    assert_int_equal(R.pass_job[2], 2);
+    assert_int_equal(R.pass_job[1], 12);
+    assert_int_equal(R.pass_job[2], 0);
+    run_all(1000);
+    end();
+}
+
+/* Due sooner, because it is short; the long one goes on behind it. */
+static void a_short_prompt_passes_a_long_one(void **state) {
+    (void)state;
+    setup();
+    begin(0);
+    define(0, 0, 200, 1);
+    define(1, 1, 20, 1);
+    submit(0);
+    step();
+    assert_int_equal(info(0).n_entered, 32);
+    submit(1);
+    run_until_outputs(1, 1);
+    assert_int_equal(R.n_step, 2 * N_LOOP);
+    assert_int_equal(info(0).n_entered, 32 + 12);
+    run_all(1000);
+    end();
+}
+
+/* One as long as what is left of the other is no reason to wait: it came later. */
+static void a_started_prompt_is_not_passed_by_its_like(void **state) {
+    (void)state;
+    setup();
+    begin(0);
+    define(0, 0, 96, 1);
+    define(1, 1, 90, 1);
+    submit(0);
+    step();
+    submit(1);
+    while (!R.job[0].n_out) step();
+    assert_int_equal(R.n_step, 3 * N_LOOP);
+    run_all(1000);
+    end();
+}
+
+static void a_chunk_enters_as_a_whole(void **state) {
+    (void)state;
+    setup();
+    R.o.max_rows = 16;
+    R.o.prefill_chunk = 10;
+    begin(0);
+    define(0, 0, 100, 1);
+    define(1, 1, 8, 1);
+    submit(0);
+    step();
+    assert_int_equal(info(0).n_entered, 16); /* 6 of its second chunk */
+    submit(1);
+    while (info(0).n_entered == 16) step();
+    assert_int_equal(R.pass_job[0], 4 + 4);
+    assert_int_equal(R.pass_job[1], 8);
+    run_all(1000);
+    end();
+}
+
+/* Short prompts come for ever; the long one's tokens enter after SCHED_STRETCH times as many of theirs. */
+static void short_prompts_do_not_starve_a_long_one(void **state) {
+    (void)state;
+    setup();
+    R.o.max_rows = 8;
+    R.o.prefill_chunk = 4;
+    begin(0);
+    define(0, 0, 64, 1);
+    submit(0);
+    int n_short = 0;
+    while (info(0).n_entered < 64) {
+        for (int i = 1; i < 4; i++) {
+            if (n_short >= 3 && !R.job[i].n_out) continue;
+            define(i, (uint32_t)++n_short, 8, 1);
+            submit(i);
+        }
+        step();
+    }
+    assert_in_range(n_short * 8, SCHED_STRETCH * 64 - 64, SCHED_STRETCH * 64 + 4 * 8);
+    run_all(1000);
+    end();
+}
+
+static void a_better_priority_enters_first(void **state) {
+    (void)state;
+    setup();
+    R.o.policy = GY_SCHED_PRIORITY;
+    begin(0);
+    for (int i = 0; i < 2; i++) {
+        define(i, (uint32_t)i, i ? 64 : 32, 1);
+        gy_sched_job in = spec(i);
+        in.priority = 1 - i;
+        assert_int_equal(try_submit(i, &in), GY_OK);
+    }
+    step();
+    assert_int_equal(R.pass_job[1], 32);
+    assert_int_equal(R.pass_job[0], 0);
     run_all(1000);
     end();
 }
@@ -1823,8 +1919,13 @@ int main(void) {
         cmocka_unit_test(smallest_job),
         cmocka_unit_test(depths_may_differ),
         cmocka_unit_test(serial_layouts_run_position_by_position),
-        cmocka_unit_test(prompts_take_turns_of_a_chunk),
-        cmocka_unit_test(a_turn_is_not_inherited),
+        cmocka_unit_test(prompts_enter_in_order_of_arrival),
+        cmocka_unit_test(the_next_prompt_fills_the_pass),
+        cmocka_unit_test(a_short_prompt_passes_a_long_one),
+        cmocka_unit_test(a_started_prompt_is_not_passed_by_its_like),
+        cmocka_unit_test(a_chunk_enters_as_a_whole),
+        cmocka_unit_test(short_prompts_do_not_starve_a_long_one),
+        cmocka_unit_test(a_better_priority_enters_first),
         cmocka_unit_test(tail_of_a_prompt_fills_passes),
         cmocka_unit_test(a_whole_chunk_waits),
         cmocka_unit_test(prompts_keep_to_their_share),

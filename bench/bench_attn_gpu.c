@@ -1,6 +1,7 @@
 /* Attention of the GPU backend alone: many launches over layers of a pool far larger than the L2, then one wait, so the
  * time is the device's (a launch takes less than a kernel). Prints us, TFLOP/s (causal: 2 x 2 x pairs x head_dim x
- * heads) and GB/s of K and V against the ceilings of docs/kernels-gpu.md. gyre-bench-attn-gpu [HEADS KV_HEADS HEAD_DIM]
+ * heads), GB/s of K and V against the ceilings of docs/kernels-gpu.md, and a hash of the result's bits.
+ * gyre-bench-attn-gpu [HEADS KV_HEADS HEAD_DIM]
  */
 #include "base/clock.h"
 #include "base/mem.h"
@@ -30,16 +31,18 @@ static void *on_device(gy_backend *be, const void *host, size_t bytes) {
     return p;
 }
 
-/* Random BF16 between -1 and 1: no zeros, which run faster than data. */
+/* Random BF16 between -1 and 1 (no zeros, which run faster than data), the same 16 Mi over and over. */
 static void *random_bf16(gy_backend *be, size_t n) {
-    uint16_t *host = malloc(n * 2);
+    enum { PIECE = 16 << 20 };
+    uint16_t *host = malloc(PIECE * sizeof *host), *p = on_device(be, NULL, n * sizeof *host);
     uint32_t z = 1;
     if (!host) exit(1);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < PIECE; i++) {
         z = z * 1664525u + 1013904223u;
         host[i] = (uint16_t)(0x3e80u + (z >> 20 & 0x17fu) + (z >> 31 << 15));
     }
-    void *p = on_device(be, host, n * 2);
+    for (size_t i = 0; i < n; i += PIECE)
+        be->ops->upload(be, p + i, host, (n - i < PIECE ? n - i : PIECE) * sizeof *host);
     free(host);
     return p;
 }
@@ -83,6 +86,18 @@ static double time_us(const fixture *f, const gy_rows *host) {
     return us[1 + TIMES / 2];
 }
 
+/* A number of all bits that the last launch wrote: versions that must agree print the same. */
+static uint32_t result_hash(const fixture *f, int n) {
+    size_t bytes = (size_t)n * (size_t)f->n_head * (size_t)f->d * 2;
+    uint8_t *y = malloc(bytes);
+    uint32_t hash = 2166136261u;
+    if (!y) exit(1);
+    f->be->ops->download(f->be, y, f->y, bytes);
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ y[i]) * 16777619u;
+    free(y);
+    return hash;
+}
+
 /* n_seq sequences; each has its last n_new tokens in the batch. */
 static void cell(const fixture *f, const char *what, int n_seq, int context, int n_new) {
     int32_t *pos = malloc((size_t)f->max_row * 4);
@@ -100,8 +115,8 @@ static void cell(const fixture *f, const char *what, int n_seq, int context, int
     double us = time_us(f, &(gy_rows){n, pos, NULL, off});
     double tflops = 4 * pairs * f->d * f->n_head / us / 1e6;
     double bytes = 4.0 * n_seq * context * f->n_kv * f->d + 4.0 * n * f->n_head * f->d, gbs = bytes / us / 1e3;
-    printf("%-26s %4d rows, context %5d  %9.1f us  %7.1f TFLOP/s (%5.1f %%)  %8.1f GB/s (%5.1f %%)\n", what, n, context,
-           us, tflops, 100 * tflops / BF16_TFLOPS, gbs, 100 * gbs / READ_GBS);
+    printf("%-26s %4d rows, context %5d  %9.1f us  %7.1f TFLOP/s (%5.1f %%)  %8.1f GB/s (%5.1f %%)  %08x\n", what, n,
+           context, us, tflops, 100 * tflops / BF16_TFLOPS, gbs, 100 * gbs / READ_GBS, result_hash(f, n));
     free(pos);
     free(off);
 }
@@ -138,6 +153,7 @@ int main(int argc, char **argv) {
     cell(&f, "prefill, two prompts", 2, 2048, 2048);
     cell(&f, "prefill, causal", 1, 1024, 1024);
     cell(&f, "chunk of a prompt", 1, 2048, 256);
+    cell(&f, "short run, long context", 1, 32768, 64);
     cell(&f, "decode", 32, 2048, 1);
     cell(&f, "decode", 32, 1024, 1);
     cell(&f, "decode", 128, 512, 1);

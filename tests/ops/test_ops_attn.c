@@ -6,7 +6,9 @@
 
 enum { N_LAYER = 3, IL = 1, N_BLOCK = 80 };
 
-/* A batch in which row r has its own context of pos[r] + 1 tokens; slots come in runs or scattered. */
+/* A batch in which row r has its own context of pos[r] + 1 tokens; slots come in runs, or scattered, or in whole blocks
+ * as the engine hands them out (the last row's context from the first block down; the others' tokens at the end). */
+enum { IN_RUNS, SCATTERED, IN_BLOCKS };
 typedef struct batch {
     int n_row, n_head, n_head_kv, head_dim, q_stride;
     gy_dtype act;
@@ -19,6 +21,14 @@ static int batch_width(const batch *b) {
     return b->n_head_kv * b->head_dim;
 }
 
+/* i counts through all contexts; j: position in the last row's, -1 in others'. */
+static int32_t slot_of(int layout, int i, int j, int last) {
+    if (layout == IN_RUNS) return i + 5;
+    if (layout == SCATTERED) return (i * 269 + 11) % (N_BLOCK * GY_BLOCK_SLOTS);
+    if (j < 0) return N_BLOCK * GY_BLOCK_SLOTS - 1 - i;
+    return (last / GY_BLOCK_SLOTS - j / GY_BLOCK_SLOTS) * GY_BLOCK_SLOTS + j % GY_BLOCK_SLOTS;
+}
+
 /* Position j of row r at slot order[i], i counting through all contexts. The KV itself depends on (r, j) only, so that
  * two batches that differ in `scattered` hold the same values at other places. */
 static void batch_place(batch *b, const int *pos, int scattered, value_kind kind) {
@@ -28,7 +38,7 @@ static void batch_place(batch *b, const int *pos, int scattered, value_kind kind
     for (int r = 0; r < b->n_row; r++) {
         off[r] = i;
         for (int j = 0; j <= pos[r]; j++, i++) {
-            map[i] = scattered ? (i * 269 + 11) % (N_BLOCK * GY_BLOCK_SLOTS) : i + 5;
+            map[i] = slot_of(scattered, i, r == b->n_row - 1 ? j : -1, pos[b->n_row - 1]);
             for (int kv = 0; kv < 2; kv++) {
                 int64_t at = gy_kv_offset(&b->kv, map[i], IL, kv);
                 for (int e = 0; e < batch_width(b); e++)
@@ -218,11 +228,12 @@ static void test_equalities(void **state) {
 
 /* A chunk of one sequence: its rows read the same map row. Whole = in two pieces = each row alone, bit for bit, and
  * close to f64, whatever way a backend takes for many rows and for one. first: position of the chunk's first row. */
-static void one_sequence(const variant *v, gy_dtype act, int group, int n_kv, int head_dim, int first, int n_row) {
+static void one_sequence(const variant *v, gy_dtype act, int group, int n_kv, int head_dim, int first, int n_row,
+                         int layout) {
     int pos[256], last = first + n_row - 1;
     for (int r = 0; r < n_row; r++) pos[r] = 0;
     pos[n_row - 1] = last; /* batch_make lays out the contexts: one token for all rows but the last */
-    batch b = batch_make(act, group * n_kv, n_kv, head_dim, pos, n_row, 1, V_UNIT);
+    batch b = batch_make(act, group * n_kv, n_kv, head_dim, pos, n_row, layout, V_UNIT);
     for (int r = 0; r < n_row; r++) {
         ((int64_t *)b.off.p)[r] = n_row - 1;
         ((int32_t *)b.pos.p)[r] = first + r;
@@ -255,15 +266,17 @@ static void test_one_sequence(void **state) {
         for (int i = 0; i < 3 * 8; i++) {
             int group = 1 + i / 3, first = i % 4 == 3 ? 130 : i % 4 * 21;
             one_sequence(&variants[iv], i % 8 == 7 ? GY_F32 : GY_BF16, group, 1 + i % 2, big[i % 3], first,
-                         20 + 7 * (i % 9));
+                         20 + 7 * (i % 9), i % 3 ? SCATTERED : IN_BLOCKS);
         }
-        one_sequence(&variants[iv], GY_BF16, 1, 2, 128, 0, 200); /* several blocks of queries */
-        one_sequence(&variants[iv], GY_BF16, 16, 1, 64, 60, 9);
-        /* Across the borders of the GPU's chunks of 512, wide and narrow blocks, a block that straddles one. */
-        one_sequence(&variants[iv], GY_BF16, 1, 2, 128, 440, 150);
-        one_sequence(&variants[iv], GY_BF16, 4, 1, 128, 505, 60);
-        one_sequence(&variants[iv], GY_BF16, 3, 1, 96, 500, 70);
-        one_sequence(&variants[iv], GY_BF16, 8, 1, 64, 1000, 30);
+        one_sequence(&variants[iv], GY_BF16, 16, 1, 64, 60, 9, SCATTERED);
+        for (int layout = SCATTERED; layout <= IN_BLOCKS; layout++) {
+            one_sequence(&variants[iv], GY_BF16, 1, 2, 128, 0, 200, layout); /* several blocks of queries */
+            /* Across the borders of the GPU's chunks of 512, wide and narrow blocks, a block that straddles one. */
+            one_sequence(&variants[iv], GY_BF16, 1, 2, 128, 440, 150, layout);
+            one_sequence(&variants[iv], GY_BF16, 4, 1, 128, 505, 60, layout);
+            one_sequence(&variants[iv], GY_BF16, 3, 1, 96, 500, 70, layout);
+            one_sequence(&variants[iv], GY_BF16, 8, 1, 64, 1000, 30, layout);
+        }
     }
 }
 

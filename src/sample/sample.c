@@ -1,22 +1,28 @@
-/* Logits to token, one row at a time: the order of sample.h, on weights w_i = exp((x_i - max x) / temperature) in f64.
- * The largest weight is exactly 1, no weight overflows whatever the logits and the temperature are, and a filter is
- * nothing but weights that become 0; the draw then walks all tokens in ascending order, where zeros change no sum.
+/* Logits to token, one row at a time: the order of sample.h, on the weights and masses of base/draw.h. The largest
+ * weight is exactly 1, no weight overflows whatever the logits and the temperature are, and a filter is nothing but
+ * weights that become 0; the draw then walks all tokens in ascending order.
  *
- *   total of top-p   sum of the weights that top-k left, ascending id
- *   prefix of top-p  sums in descending order of logit (ties: lower id first), kept up to and with the first one that
- *                    is >= top_p * total
+ *   total of top-p   mass that top-k left
+ *   prefix of top-p  in descending order of logit (ties: lower id first), kept up to and with the first sum of masses
+ *                    that is >= top_p * total
  *   min-p            w_i >= min_p, because the largest is 1
  *
  * Only as many tokens are put in order as may be kept: top-k up to FEW finds its bar first, top-p leaves out what is
- * too small to matter. A full sort of 166k tokens happens only when they really keep nearly all of them. Measured, a
- * row of 49152 on one core of an EPYC (gcc 12): greedy 5 us, with penalties 16, temperature alone 280 (exp in f64,
- * fixed order of sums), top-k 50 110, logprobs 300. Bans, bias and penalties work on a copy of the row, made only when
- * there are any: logprobs are those of the row as it came. A mask alone needs no copy to be greedy: 5 us where it lets
- * the largest through, 6 to 10 where it does not; with a temperature it costs what it lets through (ten tokens 80, all
- * 280). Grammars and stop strings are not done here: whoever wants a token out bans it or leaves it out of the mask.
+ * too small to matter. A full sort of 166k tokens happens only when they really keep nearly all of them. A GPU does the
+ * same with other means (ops/cuda/sample.cu): weights have the same bits there, masses have no order, so it draws the
+ * same tokens. Measured, a row of 49152 on one core of an EPYC (gcc 12): greedy 5 us,
+ * temperature alone 180, top-k 50 62, logprobs 210, min-p 200. Bans, bias and penalties work on a copy of the row, made
+ * only when there are any: logprobs are those of the row as it came. A mask alone needs no copy to be greedy: 5 us
+ * where it lets the largest through, 6 to 10 where it does not. Grammars and stop strings are not done here: whoever
+ * wants a token out bans it or leaves it out of the mask.
  */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize(                                                                                                  \
+    "no-trapping-math") /* nobody looks at exception flags: a loop over gy_draw_weight becomes vectors */
+#endif
+
+#include "base/draw.h"
 #include "base/mem.h"
-#include "base/philox.h"
 #include "sample/sample_int.h"
 
 #include <math.h>
@@ -30,9 +36,10 @@ typedef struct cand {
 
 /* What one member works in. */
 typedef struct scratch {
-    cand *heap; /* [n_vocab] */
-    double *w;  /* [n_vocab] weights of the row at hand; 0 = out */
-    float *x;   /* [n_vocab] the row with bans, bias and penalties */
+    cand *heap;  /* [n_vocab] */
+    double *w;   /* [n_vocab] weights of the row at hand; no mass = out */
+    double unit; /* of a mass */
+    float *x;    /* [n_vocab] the row with bans, bias and penalties */
     int32_t n_vocab;
 } scratch;
 
@@ -109,6 +116,7 @@ int gy_sample_needs_counts(const gy_sample_params *p) {
 
 static gy_status scratch_create(scratch *m, int32_t n_vocab) {
     m->n_vocab = n_vocab;
+    m->unit = gy_mass_unit(n_vocab);
     m->heap = gy_mem_alloc(GY_MEM_SAMPLE, (size_t)n_vocab, sizeof *m->heap);
     m->w = gy_mem_alloc(GY_MEM_SAMPLE, (size_t)n_vocab, sizeof *m->w);
     m->x = gy_mem_alloc(GY_MEM_SAMPLE, (size_t)n_vocab, sizeof *m->x);
@@ -116,7 +124,7 @@ static gy_status scratch_create(scratch *m, int32_t n_vocab) {
 }
 
 gy_status gy_sampler_create(int32_t n_vocab, int n_member, gy_sampler **out) {
-    if (n_vocab < 1 || n_member < 1) return GY_E_ARG;
+    if (n_vocab < 1 || n_vocab > GY_DRAW_MAX_VOCAB || n_member < 1) return GY_E_ARG;
     gy_sampler *s = gy_mem_alloc(GY_MEM_SAMPLE, 1, sizeof *s);
     if (!s) return GY_E_NOMEM;
     *s = (gy_sampler){.n_vocab = n_vocab, .n_member = n_member};
@@ -225,13 +233,6 @@ static int row_changes(const gy_sample_in *in) {
     return in->n_ban > 0 || in->p->n_bias > 0 || gy_sample_needs_counts(in->p);
 }
 
-/* Tokens that were in the prompt only have n_out 0. */
-static float penalize(float x, int32_t n_out, const gy_sample_params *p) {
-    x = x > 0 ? x / p->repetition_penalty : x * p->repetition_penalty;
-    x -= p->frequency_penalty * (float)n_out;
-    return n_out > 0 ? x - p->presence_penalty : x;
-}
-
 /* The row after all changes into m->x. An id that is no token cannot be drawn anyway: such bans are passed over. */
 static gy_status row_change(scratch *m, const gy_sample_in *in, gy_err *err) {
     const gy_sample_params *p = in->p;
@@ -251,15 +252,10 @@ static gy_status row_change(scratch *m, const gy_sample_in *in, gy_err *err) {
     const gy_count *c = gy_counts_list(in->counts, &n);
     for (size_t i = 0; i < n; i++) {
         GY_CHECK(c[i].id >= 0 && c[i].id < m->n_vocab);
-        m->x[c[i].id] = penalize(m->x[c[i].id], c[i].n_out, p);
+        m->x[c[i].id] =
+            gy_penalized(m->x[c[i].id], c[i].n_out, p->repetition_penalty, p->frequency_penalty, p->presence_penalty);
     }
     return GY_OK;
-}
-
-/* ---- weights ---- */
-
-static double weight(float x, float top, float temperature) {
-    return exp(((double)x - top) / temperature);
 }
 
 /* ---- a heap with the first of the order on top: larger logit, then lower id ---- */
@@ -329,44 +325,58 @@ static float kth_largest(const float *x, int32_t n_vocab, int32_t k) {
 
 /* ---- weights ---- */
 
-/* Returns their sum. What is masked weighs exactly 0 either way; asking first makes a narrow mask cheap. */
-static double weigh_all(scratch *m, const float *x, float top, float temperature) {
-    double sum = 0;
-    for (int32_t i = 0; i < m->n_vocab; i++) sum += m->w[i] = x[i] == -INFINITY ? 0 : weight(x[i], top, temperature);
+/* Of n tokens; returns their mass. A block of masked ones is not looked at. */
+static uint64_t weigh_block(double *w, const float *x, int32_t n, float top, double per_t, double unit) {
+    uint64_t sum = 0;
+    int32_t any = 0;
+    for (int32_t i = 0; i < n; i++) any |= x[i] > -INFINITY;
+    if (!any) {
+        memset(w, 0, (size_t)n * sizeof *w);
+        return 0;
+    }
+    for (int32_t i = 0; i < n; i++) w[i] = gy_draw_weight(((double)x[i] - top) * per_t);
+    for (int32_t i = 0; i < n; i++) sum += gy_mass(w[i], unit);
+    return sum;
+}
+
+/* Returns their mass. */
+static uint64_t weigh_all(scratch *m, const float *x, float top, double per_t) {
+    uint64_t sum = 0;
+    for (int32_t lo = 0, n; lo < m->n_vocab; lo += n) {
+        n = m->n_vocab - lo < SCAN_BLOCK ? m->n_vocab - lo : SCAN_BLOCK;
+        sum += weigh_block(m->w + lo, x + lo, n, top, per_t, m->unit);
+    }
     return sum;
 }
 
 /* Weighs the k first of a heap of n and all that equal the k-th. Returns what is left in the heap; the others lie
  * behind it, in order from its end. */
-static int32_t weigh_top_k(scratch *m, int32_t n, int32_t k, float top, float temperature) {
+static int32_t weigh_top_k(scratch *m, int32_t n, int32_t k, float top, double per_t) {
     float kth = top;
-    for (int32_t i = 0; i < m->n_vocab; i++) m->w[i] = 0;
+    memset(m->w, 0, (size_t)m->n_vocab * sizeof *m->w);
     for (int32_t i = 0; n > 0 && (i < k || m->heap[0].x == kth); i++, n--) {
         cand c = heap_pop(m->heap, n);
         kth = c.x;
-        m->w[c.id] = weight(c.x, top, temperature);
+        m->w[c.id] = gy_draw_weight(((double)c.x - top) * per_t);
     }
     return n;
 }
 
-/* In ascending id order. Zeros, which change no sum, are passed over: after a filter there is little else. */
-static double weight_sum(const scratch *m) {
-    double sum = 0;
-    for (int32_t i = 0; i < m->n_vocab; i++)
-        if (m->w[i] != 0) sum += m->w[i];
+static uint64_t mass_sum(const double *w, int32_t n, double unit) {
+    uint64_t sum = 0;
+    for (int32_t i = 0; i < n; i++) sum += gy_mass(w[i], unit);
     return sum;
 }
 
 /* ---- filters ---- */
 
-/* A heap of the tokens that top-p may keep; the others' weights become 0. All weights below `small` together are less
- * than half of what p may leave out, so the prefix that reaches p ends before them: rounding (n_vocab * 2^-53) is far
- * from the other half, because a float p < 1 leaves out at least 2^-24. */
-static int32_t heap_for_top_p(scratch *m, const float *x, double total, float p) {
-    double small = 0.5 * (1.0 - (double)p) * total / m->n_vocab;
+/* A heap of the tokens that top-p may keep; the others' weights become 0. All masses below `small` together are at most
+ * a quarter of what p may leave out, so the prefix that reaches p ends before them. */
+static int32_t heap_for_top_p(scratch *m, const float *x, uint64_t total, float p) {
+    uint64_t small = (uint64_t)(0.25 * (1.0 - (double)p) * (double)total / m->n_vocab);
     int32_t n = 0;
     for (int32_t i = 0; i < m->n_vocab; i++) {
-        if (m->w[i] >= small)
+        if (gy_mass(m->w[i], m->unit) >= small && x[i] != -INFINITY)
             m->heap[n++] = (cand){x[i], i};
         else
             m->w[i] = 0;
@@ -375,55 +385,53 @@ static int32_t heap_for_top_p(scratch *m, const float *x, double total, float p)
     return n;
 }
 
-/* Cuts the order after the token whose prefix reaches due; when rounding keeps every prefix below it, all stay. The
- * tokens that are in are heap[low..end): already popped by top-k (sorted), or a heap still (low = 0). */
-static void filter_top_p(scratch *m, int32_t low, int32_t end, int sorted, double due) {
-    double sum = 0;
+/* Cuts the order after the token whose prefix reaches due. The tokens that are in are heap[low..end): already popped by
+ * top-k (sorted), or a heap still (low = 0). */
+static void filter_top_p(scratch *m, int32_t low, int32_t end, int sorted, uint64_t due) {
+    uint64_t sum = 0;
     int32_t at = end;
     while (at > low && sum < due) {
         cand c = sorted ? m->heap[at - 1] : heap_pop(m->heap, at);
-        sum += m->w[c.id];
+        sum += gy_mass(m->w[c.id], m->unit);
         at--;
     }
     for (int32_t i = low; i < at; i++) m->w[m->heap[i].id] = 0;
 }
 
 static void filter_min_p(scratch *m, float min_p) {
-    for (int32_t i = 0; i < m->n_vocab; i++)
-        if (m->w[i] < min_p) m->w[i] = 0;
+    for (int32_t i = 0; i < m->n_vocab; i++) m->w[i] = m->w[i] < min_p ? 0 : m->w[i];
 }
 
-/* Weighs what the filters leave; returns the sum of the weights. */
-static double weigh_row(scratch *m, const float *x, const gy_sample_params *p, float top) {
+/* Weighs what the filters leave; returns its mass. */
+static uint64_t weigh_row(scratch *m, const float *x, const gy_sample_params *p, float top) {
     int use_k = p->top_k > 0 && p->top_k < m->n_vocab, use_p = p->top_p < 1;
     int32_t end = 0, low = 0;
-    double total;
+    double per_t = 1.0 / (double)p->temperature;
+    uint64_t total;
     if (use_k) {
         end = heap_from(m, x, p->top_k <= FEW ? kth_largest(x, m->n_vocab, p->top_k) : -INFINITY);
-        low = weigh_top_k(m, end, p->top_k, top, p->temperature);
-        total = weight_sum(m);
+        low = weigh_top_k(m, end, p->top_k, top, per_t);
+        total = mass_sum(m->w, m->n_vocab, m->unit);
     } else {
-        total = weigh_all(m, x, top, p->temperature);
+        total = weigh_all(m, x, top, per_t);
         if (use_p) end = heap_for_top_p(m, x, total, p->top_p);
     }
-    if (use_p) filter_top_p(m, low, end, use_k, p->top_p * total);
+    if (use_p) filter_top_p(m, low, end, use_k, gy_mass_due(p->top_p, total));
     if (p->min_p > 0) filter_min_p(m, p->min_p);
-    return use_p || p->min_p > 0 ? weight_sum(m) : total;
+    return use_p || p->min_p > 0 ? mass_sum(m->w, m->n_vocab, m->unit) : total;
 }
 
-/* u < 1 makes u * total < total in f64, so a token is found before the end. */
-static int32_t draw(const scratch *m, const gy_sample_params *p, int32_t position, double total) {
-    uint32_t r[4];
-    double sum = 0;
-    int32_t id = 0;
-    gy_rand_block(p->seed, p->choice, (uint32_t)position, GY_RAND_SAMPLE, 0, r);
-    double due = gy_rand_unit_f64(r[0], r[1]) * total;
-    for (; id < m->n_vocab - 1; id++) {
-        if (m->w[id] == 0) continue;
-        sum += m->w[id];
-        if (sum > due) break;
+/* The first token whose sum is above due, which is below the total. Whole blocks are passed over by their mass. */
+static int32_t draw(const scratch *m, uint64_t due) {
+    uint64_t sum = 0, block = 0;
+    int32_t lo = 0, n;
+    for (;; lo += n, sum += block) {
+        n = m->n_vocab - lo < SCAN_BLOCK ? m->n_vocab - lo : SCAN_BLOCK;
+        block = mass_sum(m->w + lo, n, m->unit);
+        if (sum + block > due || lo + n == m->n_vocab) break;
     }
-    return id;
+    while (lo < m->n_vocab - 1 && (sum += gy_mass(m->w[lo], m->unit)) <= due) lo++;
+    return lo;
 }
 
 /* ---- logprobs ---- */
@@ -442,13 +450,26 @@ static void top_find(const float *x, int32_t n_vocab, int32_t n, gy_sampled *o) 
     }
 }
 
+/* The raw row's mass at temperature 1. */
+static uint64_t raw_mass(const float *x, int32_t n_vocab, float top, double unit) {
+    double w[SCAN_BLOCK];
+    uint64_t sum = 0;
+    for (int32_t lo = 0, n; lo < n_vocab; lo += n) {
+        n = n_vocab - lo < SCAN_BLOCK ? n_vocab - lo : SCAN_BLOCK;
+        sum += weigh_block(w, x + lo, n, top, 1, unit);
+    }
+    return sum;
+}
+
+float gy_logprob_of(float x, float top, uint64_t mass, int32_t n_vocab) {
+    return (float)((double)x - top - log(gy_mass_value(mass, gy_mass_unit(n_vocab))));
+}
+
 static void logprobs_fill(const float *x, int32_t n_vocab, float top, int32_t n, gy_sampled *o) {
-    double sum = 0;
-    for (int32_t i = 0; i < n_vocab; i++) sum += exp((double)x[i] - top);
-    double log_sum = log(sum);
-    o->logprob = (float)((double)x[o->id] - top - log_sum);
+    uint64_t mass = raw_mass(x, n_vocab, top, gy_mass_unit(n_vocab));
+    o->logprob = gy_logprob_of(x[o->id], top, mass, n_vocab);
     top_find(x, n_vocab, n, o);
-    for (int32_t i = 0; i < o->n_top; i++) o->top_logprob[i] = (float)((double)x[o->top_id[i]] - top - log_sum);
+    for (int32_t i = 0; i < o->n_top; i++) o->top_logprob[i] = gy_logprob_of(x[o->top_id[i]], top, mass, n_vocab);
 }
 
 /* Greedy under a mask that nothing else changes: nearly always the model's own choice is let through. */
@@ -478,8 +499,8 @@ gy_status gy_sample_row(gy_sampler *s, int member, const gy_sample_in *in, gy_er
         GY_TRY(choose_masked(in, s->n_vocab, err, &o.id));
     }
     if (p->temperature > 0) {
-        double total = weigh_row(m, x, p, x[o.id]);
-        o.id = draw(m, p, in->position, total);
+        uint64_t total = weigh_row(m, x, p, x[o.id]);
+        o.id = draw(m, gy_mass_at(gy_sample_word(in), total));
     }
     if (p->n_logprobs >= 0) logprobs_fill(in->logits, s->n_vocab, raw_top, p->n_logprobs, &o);
     *out = o;

@@ -6,19 +6,20 @@
  * rounded (product of frequency and count too). top-k: keep values >= the k-th largest (ties survive). top-p: sort
  * descending (ties by lower id first), keep the smallest prefix whose probability reaches p; the token that crosses p
  * stays. min-p: keep probabilities >= min_p * the largest one. draw:  u from Philox (seed, choice, position,
- * GY_RAND_SAMPLE); tokens in ascending id order, first cumulative f64 sum > u * total. temperature 0 = greedy: the
- * largest logit, the lowest id among equals. Sums run in a fixed order over f64; results do not depend on threads or
- * batches.
+ * GY_RAND_SAMPLE); tokens in ascending id order, first sum > u * total. temperature 0 = greedy: the largest logit, the
+ * lowest id among equals. What is summed are weights as whole multiples of 2^-b (base/draw.h): such sums are exact, so
+ * results depend neither on threads or batches nor on whether the host samples or a GPU.
  */
 #ifndef GY_SAMPLE_SAMPLE_H
 #define GY_SAMPLE_SAMPLE_H
 
+#include "base/draw.h"
 #include "base/status.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-enum { GY_MAX_LOGPROBS = 20 };
+enum { GY_MAX_LOGPROBS = GY_DRAW_MAX_TOP };
 
 enum { GY_MAX_LOGIT_BIAS = 1024 };
 typedef struct gy_logit_bias {
@@ -82,6 +83,15 @@ typedef struct gy_sample_in {
 /* NaN anywhere, +inf, or all -inf (before or after mask, bans, bias and penalties): GY_E_NUMERIC, which ends that
  * request only. (-inf for single tokens is a mask and fine.) */
 gy_status gy_sample_row(gy_sampler *s, int member, const gy_sample_in *in, gy_err *err, gy_sampled *out);
+
+/* The same by a backend that samples (gy_ops.sample): a row as plain data, and what came out of it. In between nothing
+ * of `in` is needed but its memory's content. draw_row.c. */
+size_t gy_sample_pack_bytes(const gy_sample_in *in, int32_t n_vocab); /* that its lists and its mask take */
+/* Lists and mask to base + at, which is aligned to 8. Parameters have been checked, ids of the bias too. */
+void gy_sample_pack(const gy_sample_in *in, int32_t n_vocab, void *base, size_t at, gy_draw_row *row_out);
+void gy_sample_pack_known(int32_t id, int32_t n_top, gy_draw_row *row_out); /* gy_logprob_row's */
+/* Not for a row that was refused: gy_sample_row or gy_logprob_row say what is wrong with it. */
+void gy_sample_unpack(const gy_drawn *d, int32_t n_logprobs, int32_t n_vocab, gy_sampled *out);
 
 /* What the logits say of a token that is known already (prompt logprobs): out->id = id, its logprob, n_top
  * alternatives. Errors as gy_sample_row. */

@@ -121,27 +121,12 @@ gy_status gy_api_model_open_backend(gy_api_model *m, const gy_api_load_opts *lo,
     return gy_backend_ref_create(m->act, err, &m->be);
 }
 
-static gy_status too_large(const gy_api_model *m, const gy_engine_plan *p, size_t weights, size_t have, gy_err *err) {
-    const double gb = 1e-9;
-    return gy_err_set(err, GY_E_NOMEM,
-                      "%.500s: does not fit into the memory of device %s: weights %.2f GB, workspace %.2f GB, slot map "
-                      "%.2f GB and KV %.2f GB, of %.2f GB that are free; end what else runs there, ask for less "
-                      "(--max-rows, --max-seqs, --max-len, --kv-bytes), or use --device cpu",
-                      m->dir, m->be->ops->name, (double)weights * gb, (double)p->workspace_bytes * gb,
-                      (double)p->map_bytes * gb, (double)p->kv_bytes * gb, (double)have * gb);
-}
-
 /* A host maps its weights and need not hold them; a device must. */
 static gy_status check_fits(const gy_api_model *m, const gy_engine_opts *e, gy_err *err) {
-    gy_engine_plan p = {0};
     size_t weights, have = m->be->is_host ? 0 : m->be->ops->mem_available(m->be);
     if (!have) return GY_OK;
     GY_TRY(gy_model_device_bytes(m->dir, m->act, err, &weights));
-    gy_status st = gy_engine_make_plan(&m->d, m->act, e, have > weights ? have - weights : 1, err, &p);
-    if (st == GY_OK && weights + p.workspace_bytes + p.map_bytes + p.kv_bytes <= have) return GY_OK;
-    if (st < 0 && gy_engine_make_plan(&m->d, m->act, e, 0, NULL, &p) < 0) return st; /* not for want of memory */
-    if (st < 0) p.kv_bytes = p.kv_token_bytes * GY_BLOCK_SLOTS;
-    return too_large(m, &p, weights, have, err);
+    return gy_engine_check_fits(&m->d, m->act, e, weights, have, err);
 }
 
 gy_status gy_api_model_load(gy_api_model *m, const gy_api_load_opts *o, gy_err *err) {

@@ -73,6 +73,10 @@ typedef struct gy_engine_plan {
      * the backend, what the backend has left. */
     size_t mapped_bytes, weight_bytes, free_bytes;
 } gy_engine_plan;
+/* Before the weights are loaded: do they and the engine fit into `have` bytes of a device? GY_E_NOMEM with the numbers.
+ * Pure. */
+gy_status gy_engine_check_fits(const gy_model_desc *d, gy_dtype act, const gy_engine_opts *o, size_t weights,
+                               size_t have, gy_err *err);
 enum { GY_PLAN_TEXT = 512 };
 /* The plan for a person, in one line: what takes how much, what limits, what stays free. */
 void gy_engine_plan_text(const gy_engine_plan *p, char buf[GY_PLAN_TEXT]);

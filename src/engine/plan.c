@@ -248,3 +248,23 @@ void gy_engine_plan_text(const gy_engine_plan *p, char buf[GY_PLAN_TEXT]) {
              amount(p->kv_bytes, a[3]), (long long)p->kv_tokens, p->n_block[GY_KV_CORE],
              limit_text(p, limit, sizeof limit), amount(p->park_bytes, a[4]), amount(p->free_bytes, a[5]));
 }
+
+static gy_status too_large(const gy_engine_plan *p, size_t weights, size_t kv, size_t have, gy_err *err) {
+    char a[5][AMOUNT];
+    return gy_err_set(err, GY_E_NOMEM,
+                      "does not fit into the memory of the device: weights %s, workspace %s, slot map %s and KV of at "
+                      "least %s, while %s are free; end what else runs there, ask for less (--max-rows, --max-seqs, "
+                      "--max-len, --kv-bytes), or use --device cpu",
+                      amount(weights, a[0]), amount(p->workspace_bytes, a[1]), amount(p->map_bytes, a[2]),
+                      amount(kv, a[3]), amount(have, a[4]));
+}
+
+gy_status gy_engine_check_fits(const gy_model_desc *d, gy_dtype act, const gy_engine_opts *o, size_t weights,
+                               size_t have, gy_err *err) {
+    gy_engine_plan most, p;
+    GY_TRY(gy_engine_make_plan(d, act, o, 0, err, &most)); /* wrong options, not want of memory */
+    gy_status st = gy_engine_make_plan(d, act, o, have > weights ? have - weights : 1, NULL, &p);
+    if (st < 0) return too_large(&most, weights, most.kv_token_bytes * GY_BLOCK_SLOTS, have, err);
+    if (weights + p.workspace_bytes + p.map_bytes + p.kv_bytes <= have) return GY_OK;
+    return too_large(&p, weights, p.kv_bytes, have, err);
+}

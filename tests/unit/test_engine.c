@@ -277,6 +277,15 @@ static void plan_from_free_memory(void **state) {
     assert_int_equal(gy_engine_make_plan(d, GY_F32, &o, 2 * (p.workspace_bytes + p.map_bytes) + row, &err, &q),
                      GY_E_LIMIT);
     assert_non_null(strstr(err.msg, "16 tokens at full depth need"));
+    size_t fixed = p.workspace_bytes + p.map_bytes;
+    assert_int_equal(gy_engine_check_fits(d, GY_F32, &o, 9000000, 9000000 + 2 * fixed + 2 * row, &err), GY_OK);
+    assert_int_equal(gy_engine_check_fits(d, GY_F32, &o, 9000000, 9000000 + fixed, &err), GY_E_NOMEM);
+    assert_non_null(strstr(err.msg, "weights 9.00 MB, workspace "));
+    assert_int_equal(gy_engine_check_fits(d, GY_F32, &o, 9000000, 8000000, &err), GY_E_NOMEM);
+    assert_non_null(strstr(err.msg, "while 8.00 MB are free"));
+    o.kv_bytes = 3 * row;
+    assert_int_equal(gy_engine_check_fits(d, GY_F32, &o, 1000, 1000 + fixed + 3 * row, &err), GY_OK);
+    assert_int_equal(gy_engine_check_fits(d, GY_F32, &o, 1001, 1000 + fixed + 3 * row, &err), GY_E_NOMEM);
     o.kv_bytes = 7 * row + 1; /* asked for: what is free does not matter */
     assert_int_equal(gy_engine_make_plan(d, GY_F32, &o, 1, &err, &q), GY_OK);
     assert_true(q.n_block[GY_KV_CORE] == 7 * 4 && !strcmp(q.limit, "kv_bytes"));

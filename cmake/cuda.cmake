@@ -57,3 +57,24 @@ add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/libgyre_cuda.so
   DEPENDS ${objects} COMMENT "Linking libgyre_cuda.so" VERBATIM)
 add_custom_target(gyre_cuda ALL DEPENDS ${CMAKE_BINARY_DIR}/libgyre_cuda.so)
 install(PROGRAMS ${CMAKE_BINARY_DIR}/libgyre_cuda.so DESTINATION lib)
+
+# Not part of a build: does everything compile for each architecture that GY_CUDA_ARCH may name? What one of them alone has
+# (wgmma, TMA) is guarded in the sources.
+set(every 80 89 90a 100 120)
+set(gencode_every)
+foreach(arch ${every})
+  list(APPEND gencode_every -gencode=arch=compute_${arch},code=sm_${arch})
+endforeach()
+set(flags_every ${nvcc_flags})
+list(REMOVE_ITEM flags_every ${gencode})
+set(objects_every)
+foreach(source ${cuda_sources})
+  get_filename_component(name ${source} NAME_WE)
+  set(object ${CMAKE_BINARY_DIR}/cuda/every/${name}.o)
+  add_custom_command(OUTPUT ${object}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda/every
+    COMMAND ${GY_NVCC} ${flags_every} ${gencode_every} -MD -MF ${object}.d -c ${source} -o ${object}
+    DEPENDS ${source} ${CMAKE_CURRENT_LIST_FILE} DEPFILE ${object}.d COMMENT "nvcc ${name}.cu for every architecture" VERBATIM)
+  list(APPEND objects_every ${object})
+endforeach()
+add_custom_target(gyre_cuda_every DEPENDS ${objects_every})

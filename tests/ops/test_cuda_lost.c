@@ -115,6 +115,7 @@ static void lost_in_a_step(void **state) {
     gy_backend *be = NULL;
     gy_cuda_opts o = {.act = GY_BF16, .n_thread = 1, .limits = {.max_row = 16, .max_k = 64, .max_len = 64}};
     assert_int_equal(gy_backend_cuda_create(&o, &err, &be), GY_E_DEVICE);
+    assert_non_null(strstr(err.msg, "no GPU can be used: an illegal memory access"));
     print_message("    again: %s\n", err.msg);
     tiny_free(&t);
 }

@@ -241,14 +241,35 @@ static const gy_ops cuda_ops = {
 
 static __global__ void probe_kernel(void) {}
 
-static gy_status no_device(const gy_cuda_opts *o, cudaError_t rc, gy_err *err) {
-    if (rc == cudaErrorInsufficientDriver)
+static gy_status no_driver(gy_err *err) {
+    int have = 0;
+    cudaDriverGetVersion(&have); /* 0: there is none */
+    if (!have)
         return cuda_err(err, GY_E_DEVICE,
-                        "device cuda: no NVIDIA driver here, or one older than CUDA %d.%d needs; install a driver of "
-                        "version 580 or later, or use device cpu",
-                        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-    return cuda_err(err, GY_E_DEVICE, "device cuda:%d: no GPU can be used: %s (%s); nvidia-smi shows what there is",
-                    o->device, cudaGetErrorString(rc), cudaGetErrorName(rc));
+                        "device cuda: there is no NVIDIA driver here; install one of version 580 or later (in a "
+                        "container: start it with its GPUs), or use --device cpu");
+    return cuda_err(
+        err, GY_E_DEVICE,
+        "device cuda: the NVIDIA driver here is for CUDA %d.%d, this needs one for CUDA %d.%d; install version "
+        "580 or later, or use --device cpu",
+        have / 1000, have % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+}
+
+static gy_status no_device(const gy_cuda_opts *o, cudaError_t rc, gy_err *err) {
+    if (rc == cudaErrorInsufficientDriver) return no_driver(err);
+    return cuda_err(
+        err, GY_E_DEVICE,
+        "device cuda:%d: no GPU can be used: %s (%s); nvidia-smi and CUDA_VISIBLE_DEVICES show what there is, "
+        "or use --device cpu",
+        o->device, cudaGetErrorString(rc), cudaGetErrorName(rc));
+}
+
+static gy_status other_arch(const gy_cuda_opts *o, const cudaDeviceProp *p, gy_err *err) {
+    return cuda_err(err, GY_E_DEVICE,
+                    "device cuda:%d: %s has compute capability %d.%d, this libgyre_cuda.so is built for %s; build with "
+                    "-DGY_CUDA_ARCH=%d%d%s, or use --device cpu",
+                    o->device, p->name, p->major, p->minor, GY_CUDA_BUILT_FOR, p->major, p->minor,
+                    p->major == 9 ? "a" : "");
 }
 
 static gy_status check_device(const gy_cuda_opts *o, gy_err *err, cudaDeviceProp *out) {
@@ -262,13 +283,10 @@ static gy_status check_device(const gy_cuda_opts *o, gy_err *err, cudaDeviceProp
     if ((rc = cudaSetDevice(o->device)) != cudaSuccess || (rc = cudaGetDeviceProperties(&prop, o->device)) != 0)
         return no_device(o, rc, err);
     cudaFuncAttributes attr;
-    if (cudaFuncGetAttributes(&attr, (const void *)probe_kernel) != cudaSuccess) {
-        cudaGetLastError();
-        return cuda_err(err, GY_E_DEVICE,
-                        "device cuda:%d: %s has compute capability %d.%d, this libgyre_cuda.so is built for %s; build "
-                        "with -DGY_CUDA_ARCH=%d%d",
-                        o->device, prop.name, prop.major, prop.minor, GY_CUDA_BUILT_FOR, prop.major, prop.minor);
-    }
+    rc = cudaFuncGetAttributes(&attr, (const void *)probe_kernel);
+    cudaGetLastError();
+    if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction) return other_arch(o, &prop, err);
+    if (rc != cudaSuccess) return no_device(o, rc, err);
     *out = prop;
     return GY_OK;
 }

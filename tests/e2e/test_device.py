@@ -1,7 +1,7 @@
 """--device cuda where it cannot be, is too small, or is lost while it works: every way ends with a sentence, none hangs.
 
 The device is tests/fake: a libgyre_cuda.so that computes on the host. It lies beside a second name of the program, which is
-where the program looks. What a real GPU adds is in tests/ops/test_cuda_lost.c and tests/golden/test_device.c.
+where the program looks. What a real GPU adds is in tests/ops/test_ops_lost.c and tests/golden/test_device.c.
 """
 
 import http.client

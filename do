@@ -293,6 +293,7 @@ cmd_test() {
     fi
     quick_checks
     build_and_test release
+    if [ -f build/release/libgyre_cuda.so ]; then check build-every-gpu cmake --build --preset release -j "$(jobs)" --target gyre_cuda_every; fi
     build_and_test asan
     build_and_test tsan
     if [ "$python" = 1 ]; then suite test-e2e run_e2e; fi
@@ -395,6 +396,7 @@ cmd_install() {
     $put install -D -m 644 build/release/gyre.pc "$prefix/lib/pkgconfig/gyre.pc"
     $put install -D -m 644 LICENSE "$prefix/share/doc/gyre/LICENSE"
     $put install -D -m 644 README.md "$prefix/share/doc/gyre/README.md"
+    $put install -D -m 644 docs/gyre-gpu.conf "$prefix/share/doc/gyre/gyre-gpu.conf"
     sed "s|@PREFIX@|$prefix|g" docs/gyre.service | $put install -D -m 644 /dev/stdin "$prefix/lib/systemd/system/gyre.service"
     if [ -f docs/gyre.1 ]; then $put install -D -m 644 docs/gyre.1 "$prefix/share/man/man1/gyre.1"; fi
     for f in models/demo/*; do

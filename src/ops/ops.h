@@ -18,6 +18,7 @@
 #ifndef GY_OPS_OPS_H
 #define GY_OPS_OPS_H
 
+#include "base/draw.h"
 #include "base/status.h"
 #include "tensor/dtype.h"
 
@@ -249,6 +250,22 @@ typedef struct gy_latent_init_args {
     void *y; /* [n_row, n] act */
 } gy_latent_init_args;
 
+/* A token for each row of logits, as its gy_draw_row says (base/draw.h; what each step means: sample/sample.h). */
+typedef struct gy_sample_args {
+    const float *logits; /* [n_row, n_vocab], not changed */
+    int32_t n_row, n_vocab;
+    const gy_draw_row *rows; /* [n_row], at the beginning of the piece of memory with their lists and masks */
+    gy_drawn *out;           /* [n_row] */
+} gy_sample_args;
+
+/* y[idx[i]] = v[i]; idx distinct. */
+typedef struct gy_patch_args {
+    const int64_t *idx; /* [n] */
+    const int32_t *v;   /* [n] */
+    int32_t n;
+    int32_t *y;
+} gy_patch_args;
+
 typedef struct gy_backend gy_backend;
 
 typedef struct gy_ops {
@@ -297,6 +314,11 @@ typedef struct gy_ops {
     void *(*stack_open)(gy_backend *be, const gy_stack_desc *desc);
     void (*stack_close)(gy_backend *be, void *stack); /* accepts NULL */
     int (*stack)(gy_backend *be, void *stack, const gy_stack_args *a);
+
+    /* NULL where logits are the host's anyway. sample returns 0, having done nothing: not for such a vocabulary. No
+     * rows: a question. */
+    int (*sample)(gy_backend *be, const gy_sample_args *a);
+    void (*patch)(gy_backend *be, const gy_patch_args *a);
 } gy_ops;
 
 /* The part of a backend that everyone may see; each backend's own struct begins with it. Engine lifetime. */

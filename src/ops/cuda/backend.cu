@@ -237,6 +237,8 @@ static const gy_ops cuda_ops = {
     .stack_open = NULL,
     .stack_close = NULL,
     .stack = NULL,
+    .sample = cuda_sample,
+    .patch = cuda_patch,
 };
 
 static __global__ void probe_kernel(void) {}

@@ -81,6 +81,8 @@ void cuda_scatter(gy_backend *be, const gy_move_args *a);
 void cuda_gate(gy_backend *be, const gy_gate_args *a);
 void cuda_latent_diff(gy_backend *be, const gy_latent_diff_args *a);
 void cuda_latent_init(gy_backend *be, const gy_latent_init_args *a);
+int cuda_sample(gy_backend *be, const gy_sample_args *a);
+void cuda_patch(gy_backend *be, const gy_patch_args *a);
 
 /* attn.cu */
 gy_status cuda_attn_open(cuda_be *c, gy_err *err);

@@ -1,6 +1,6 @@
 /* Attention of the GPU backend alone: many launches over layers of a pool far larger than the L2, then one wait, so the
  * time is the device's (a launch takes less than a kernel). Prints us, TFLOP/s (causal: 2 x 2 x pairs x head_dim x
- * heads), GB/s of K and V against the ceilings of docs/kernels-gpu.md, and a hash of the result's bits.
+ * heads), GB/s of K and V against the ceilings of docs/kernels.md, and a hash of the result's bits.
  * gyre-bench-attn-gpu [HEADS KV_HEADS HEAD_DIM]
  */
 #include "base/clock.h"

@@ -1,7 +1,7 @@
 /* The operations of the GPU backend that go row by row, alone: rope with its KV write, silu times up, residual and
  * norm. Each at 1, 32 and 2048 rows of Ouro-1.4B's shape, over buffers that take turns and together exceed the L2
  * (where there are rows enough), many launches and then one wait. Prints us a launch, GB/s (each input read and each
- * output written once) against the copy rate of docs/kernels-gpu.md, and a hash of the result's bits: versions that
+ * output written once) against the copy rate of docs/kernels.md, and a hash of the result's bits: versions that
  * must agree print the same. The elements go through all BF16 patterns, NaN and infinity among them.
  * gyre-bench-rows-gpu
  */

@@ -10,7 +10,7 @@
  * 2^LAG), so sums are almost never rescaled; a factor of 1 changes no bit, so it may be left out.
  *
  * Sums: q . k_j and sum_j p_j v_j are chains of 16-wide products (k ascending) with f32 sums; mma.m16n8k16 and Hopper's
- * wgmma give the same bits for them (docs/kernels-gpu.md). sum_j p_j: lane 4 g + c of a fragment adds positions
+ * wgmma give the same bits for them (docs/kernels.md). sum_j p_j: lane 4 g + c of a fragment adds positions
  * 8 t + 2 c, 8 t + 2 c + 1 of four t (group_weights), the four groups of 32 positions are added as (0 + 1) + (2 + 3),
  * lanes c at the end of the chunk (attn_quad_sum). Prompts join in the kernel, decoding stores (m, l, a) of each chunk
  * and joins afterwards. So a query's bits depend on its own q, k, v alone: not on which queries share its product, nor

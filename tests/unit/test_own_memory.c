@@ -197,6 +197,13 @@ static void work(gold_env *env, const gold_setup *s, outcome *out) {
     assert_int_equal(gy_eval(env->m, &o, &err), GY_OK);
 }
 
+/* Rises with each piece, ends full. */
+static void on_progress(void *arg, size_t done, size_t total) {
+    size_t *last = arg;
+    assert_true(done >= *last && done <= total);
+    *last = done;
+}
+
 static void results_are_those_of_the_host(void **state) {
     (void)state;
     static const char *const models[] = {"ouro-tiny", "huginn-tiny", "nanbeige-tiny"};
@@ -215,9 +222,16 @@ static void results_are_those_of_the_host(void **state) {
         gold_close(&env);
         env = (gold_env){.be = own_create(s.act)};
         snprintf(path, sizeof path, GY_SOURCE_DIR "/tests/golden/models/%s", s.model);
-        gy_model_load_opts o = {.be = env.be};
+        size_t done = 0, told;
+        gy_model_load_opts o = {.be = env.be, .progress = on_progress, .progress_arg = &done};
         if (gy_model_load(path, &o, &err, &env.m) != GY_OK) fail_msg("%s", err.msg);
+        assert_int_equal(done, env.m->weight_bytes);
         assert_true(own.live > env.m->weight_bytes / 3); /* every weight was brought over */
+        assert_int_equal(own.live, env.m->own_bytes);
+        assert_int_equal(env.m->mapped_bytes, 0);
+        assert_int_equal(gy_model_device_bytes(path, s.act, &err, &told), GY_OK);
+        /* vectors in F32 of a BF16 file make it more, a head that is only compared (huginn) less */
+        assert_true(told + 5000 > own.live && own.live + env.m->weight_bytes / 16 > told);
         work(&env, &s, &other);
         gold_close(&env);
         assert_int_equal(own.live, 0);

@@ -5,6 +5,7 @@
 #include "base/cpu.h"
 #include "cli/cli.h"
 #include "cli/cli_bench_args.h"
+#include "cli/cli_bench_floor.h"
 #include "cli/cli_bench_layout.h"
 #include "cli/cli_bench_report.h"
 #include "cli/cli_bench_run.h"
@@ -15,6 +16,7 @@
 #include "model/synth.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,15 +27,16 @@ static const uint64_t WARMUP_SEED = 0x7761726d;
 enum { DEFAULT_REPEAT = 3, DEFAULT_WARMUP = 2 };
 
 typedef struct bench {
+    const char *name; /* of a cell, else NULL */
     const gy_args *a;
-    char tmp_dir[32]; /* of a synthetic checkpoint while it is there; "" when it is not */
-    gy_cli_model m;
-    gy_jobs jobs; /* one job: what all requests have in common, and the trace file */
+    gy_cli_model *m; /* of the set */
+    gy_jobs jobs;    /* one job: what all requests have in common, and the trace file */
     gy_request proto;
     gy_bench_load load, warm_load;
     gy_bench_item *items, *warm_items; /* in the arena */
     gy_engine_opts o;
     gy_ops_limits limits;
+    gy_bench_ceilings ceilings; /* 0: not given */
     gy_bench_layout layout[GY_BENCH_MAX_LAYOUT];
     size_t n_layout; /* 0: one engine in this process */
     size_t n_series;
@@ -43,49 +46,60 @@ typedef struct bench {
     int32_t n_failed;
 } bench;
 
+/* What is run on one loaded model: the command line itself, or its cells. */
+typedef struct bench_set {
+    const gy_args *a;
+    char tmp_dir[32]; /* of a synthetic checkpoint while it is there; "" when it is not */
+    gy_cli_model m;
+    size_t n;
+    bench *b;            /* [n] in the arena */
+    gy_bench_cell *cell; /* [n] in the arena; NULL: no cells */
+    gy_str json;         /* cells: a list that grows */
+} bench_set;
+
 /* ---- the model ---- */
 
 static void on_write(void *arg, uint64_t done, uint64_t total) {
     gy_progress_update(arg, (size_t)done, (size_t)total);
 }
 
-static gy_status write_synthetic(bench *b, const char *shape, gy_err *err) {
+static gy_status write_synthetic(bench_set *set, const char *shape, gy_err *err) {
     gy_synth_info info;
     gy_progress p;
     if (gy_synth_get_info(shape, err, &info) < 0) return gy_err_prefix(err, "--synthetic");
-    strcpy(b->tmp_dir, "/tmp/gyre-bench-XXXXXX");
-    if (!mkdtemp(b->tmp_dir)) {
-        b->tmp_dir[0] = '\0';
+    strcpy(set->tmp_dir, "/tmp/gyre-bench-XXXXXX");
+    if (!mkdtemp(set->tmp_dir)) {
+        set->tmp_dir[0] = '\0';
         return gy_err_set(err, GY_E_IO, "--synthetic: cannot make a folder in /tmp: %s", strerrordesc_np(errno));
     }
     gy_progress_begin(&p, "writing");
-    const gy_status st = gy_synth_write(shape, 0, b->tmp_dir, on_write, &p, err);
+    const gy_status st = gy_synth_write(shape, 0, set->tmp_dir, on_write, &p, err);
     gy_progress_end(&p);
     return st;
 }
 
 /* Weights that are mapped stay readable. */
-static void remove_synthetic(bench *b) {
+static void remove_synthetic(bench_set *set) {
     static const char *const files[] = {"config.json", "model.safetensors"};
     char path[64];
-    if (!b->tmp_dir[0]) return;
+    if (!set->tmp_dir[0]) return;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        snprintf(path, sizeof path, "%s/%s", b->tmp_dir, files[i]);
+        snprintf(path, sizeof path, "%s/%s", set->tmp_dir, files[i]);
         unlink(path);
     }
-    rmdir(b->tmp_dir);
-    b->tmp_dir[0] = '\0';
+    rmdir(set->tmp_dir);
+    set->tmp_dir[0] = '\0';
 }
 
-static gy_status open_model(bench *b, gy_err *err) {
-    const gy_args *a = b->a;
+static gy_status open_model(bench_set *set, gy_err *err) {
+    const gy_args *a = set->a;
     const char *shape = a->bench.synthetic;
     if (shape && a->n_pos > 1)
         return gy_err_set(err, GY_E_ARG, "--synthetic: found a MODEL too (%.80s), expected one of them", a->pos[1]);
     if (!shape && a->n_pos < 2)
         return gy_err_set(err, GY_E_ARG, "no MODEL; give a folder, or --synthetic SHAPE for random weights");
-    if (shape) GY_TRY(write_synthetic(b, shape, err));
-    return gy_cli_model_open(&b->m, shape ? b->tmp_dir : a->pos[1], a, 0, err);
+    if (shape) GY_TRY(write_synthetic(set, shape, err));
+    return gy_cli_model_open(&set->m, shape ? set->tmp_dir : a->pos[1], a, 0, err);
 }
 
 /* ---- what will be asked ---- */
@@ -102,7 +116,7 @@ static gy_status make_proto(bench *b, gy_err *err) {
         gy_vec_free(&job.ids);
         return gy_err_set(err, GY_E_NOMEM, "no memory for the requests");
     }
-    GY_TRY(gy_jobs_prepare(&b->jobs, &b->m, err));
+    GY_TRY(gy_jobs_prepare(&b->jobs, b->m, err));
     b->proto = b->jobs.job.data[0].rq;
     return GY_OK;
 }
@@ -125,11 +139,11 @@ static gy_bench_item *make_items(bench *b, const gy_bench_load *l) {
 static gy_status make_load(bench *b, gy_err *err) {
     const int32_t warmup = b->a->bench.warmup < 0 ? DEFAULT_WARMUP : b->a->bench.warmup;
     const int64_t longest = gy_bench_longest(&b->load);
-    if (longest > b->m.d.max_pos)
+    if (longest > b->m->d.max_pos)
         return gy_err_set(err, GY_E_LIMIT,
                           "--in, --out: %d turn%s of up to %d + %d tokens make %lld; the model's context is %d",
                           b->load.n_turn, b->load.n_turn > 1 ? "s" : "", b->load.in.hi, b->load.out.hi,
-                          (long long)longest, b->m.d.max_pos);
+                          (long long)longest, b->m->d.max_pos);
     b->warm_load = (gy_bench_load){.kind = GY_BENCH_CLOSED,
                                    .n_stream = warmup,
                                    .n_turn = 1,
@@ -152,8 +166,8 @@ static gy_status make_engine_opts(bench *b, gy_err *err) {
     if (!open_loop && !gy_opts_given(b->a->opts, "max-seqs")) o->sched.max_seqs = b->load.concurrency;
     if (o->sched.max_queue < b->load.n_stream) o->sched.max_queue = b->load.n_stream;
     o->max_len = (int32_t)gy_bench_longest(&b->load);
-    if (b->proto.exit.max_loops > b->m.d.n_loop) o->max_loops = b->proto.exit.max_loops;
-    if (gy_engine_make_plan(&b->m.d, b->m.act, o, 0, err, &plan) >= 0) return GY_OK;
+    if (b->proto.exit.max_loops > b->m->d.n_loop) o->max_loops = b->proto.exit.max_loops;
+    if (gy_engine_make_plan(&b->m->d, b->m->act, o, 0, err, &plan) >= 0) return GY_OK;
     gy_cli_name_flag(err);
     return err->status;
 }
@@ -172,19 +186,74 @@ static gy_status make_series(bench *b, gy_err *err) {
     return GY_OK;
 }
 
-static gy_status bench_open(bench *b, gy_err *err) {
-    GY_TRY(gy_bench_settle(b->a, err, &b->load));
-    GY_TRY(gy_bench_layouts_of(b->a, gy_cpu_count_physical(), err, b->layout, &b->n_layout));
-    GY_TRY(open_model(b, err));
+/* All but the weights. */
+static gy_status bench_prepare(bench *b, gy_err *err) {
+    if (b->a->bench.ceilings) GY_TRY(gy_bench_parse_ceilings(b->a->bench.ceilings, err, &b->ceilings));
     GY_TRY(make_proto(b, err));
     GY_TRY(check_trace(b, err));
     GY_TRY(make_load(b, err));
     GY_TRY(make_engine_opts(b, err));
     GY_TRY(make_series(b, err));
-    b->limits = gy_loop_limits(&b->m.d, b->o.sched.max_rows, b->o.max_len);
-    if (b->n_layout) return GY_OK; /* others load it */
-    GY_TRY(gy_cli_model_load(&b->m, b->a, &b->limits, &b->o, err));
-    remove_synthetic(b);
+    b->limits = gy_loop_limits(&b->m->d, b->o.sched.max_rows, b->o.max_len);
+    return GY_OK;
+}
+
+/* ---- the set ---- */
+
+static gy_status read_cells(bench_set *set, gy_err *err) {
+    const gy_opt_list *cells = &set->a->bench.cells;
+    set->n = cells->n ? cells->n : 1;
+    set->b = gy_arena_alloc(set->a->arena, set->n, sizeof *set->b);
+    set->cell = cells->n ? gy_arena_alloc(set->a->arena, cells->n, sizeof *set->cell) : NULL;
+    if (!set->b || (cells->n && !set->cell)) return gy_err_set(err, GY_E_NOMEM, "no memory for the cells");
+    memset(set->b, 0, set->n * sizeof *set->b);
+    if (set->cell) memset(set->cell, 0, set->n * sizeof *set->cell);
+    for (size_t i = 0; i < set->n; i++) {
+        set->b[i] = (bench){.a = set->a, .m = &set->m, .differ = -1};
+        if (!set->cell) break;
+        GY_TRY(gy_bench_cell_read(set->a, &cells->items[i], err, &set->cell[i]));
+        set->b[i].name = set->cell[i].name;
+        set->b[i].a = &set->cell[i].args;
+    }
+    return GY_OK;
+}
+
+static gy_status cell_prefix(const bench *b, gy_err *err) {
+    return b->name ? gy_err_prefix(err, "--cell %.40s", b->name) : err->status;
+}
+
+static gy_status settle_all(bench_set *set, gy_err *err) {
+    for (size_t i = 0; i < set->n; i++)
+        if (gy_bench_settle(set->b[i].a, err, &set->b[i].load) < 0) return cell_prefix(&set->b[i], err);
+    if (set->cell && (set->a->bench.layouts || set->a->bench.compare || set->a->bench.csv_file))
+        return gy_err_set(err, GY_E_ARG, "--cell: does not go together with --layouts, --compare, --csv");
+    return gy_bench_layouts_of(set->a, gy_cpu_count_physical(), err, set->b->layout, &set->b->n_layout);
+}
+
+static int32_t max_i32(int32_t a, int32_t b) {
+    return a > b ? a : b;
+}
+
+/* One backend serves all cells. */
+static gy_ops_limits limits_of(const bench_set *set) {
+    int32_t rows = 0, len = 0;
+    for (size_t i = 0; i < set->n; i++) {
+        rows = max_i32(rows, set->b[i].o.sched.max_rows);
+        len = max_i32(len, set->b[i].o.max_len);
+    }
+    return gy_loop_limits(&set->m.d, rows, len);
+}
+
+static gy_status set_open(bench_set *set, gy_err *err) {
+    GY_TRY(read_cells(set, err));
+    GY_TRY(settle_all(set, err));
+    GY_TRY(open_model(set, err));
+    for (size_t i = 0; i < set->n; i++)
+        if (bench_prepare(&set->b[i], err) < 0) return cell_prefix(&set->b[i], err);
+    if (set->b->n_layout) return GY_OK; /* others load it */
+    const gy_ops_limits limits = limits_of(set);
+    GY_TRY(gy_cli_model_load(&set->m, set->a, &limits, &set->b->o, err));
+    remove_synthetic(set);
     return GY_OK;
 }
 
@@ -195,7 +264,8 @@ static gy_bench_job bench_job(const bench *b, const gy_bench_load *l, const gy_b
                           .items = items,
                           .proto = &b->proto,
                           .trace = b->jobs.trace.n ? &b->jobs.trace : NULL,
-                          .n_vocab = b->m.d.n_vocab,
+                          .n_vocab = b->m->d.n_vocab,
+                          .be = b->m->be,
                           .label = label};
 }
 
@@ -217,6 +287,16 @@ static void note_failures(bench *b, const gy_bench_run *run, const gy_bench_resu
     b->n_failed += (int32_t)r->f[GY_BENCH_FAILED];
 }
 
+static gy_status write_steps(const bench *b, const gy_bench_run *run, gy_err *err) {
+    gy_str s = {0};
+    size_t n;
+    const gy_bench_sample *steps = gy_bench_run_steps(run, &n);
+    gy_bench_put_steps(steps, n, &s);
+    const gy_status st = gy_bench_write("--steps", b->a->bench.steps_file, &s, err);
+    gy_str_free(&s);
+    return st;
+}
+
 /* Takes the run: the first one is kept, later ones are compared with it. */
 static void keep_or_compare(bench *b, gy_bench_run *run) {
     if (!b->first) {
@@ -226,6 +306,18 @@ static void keep_or_compare(bench *b, gy_bench_run *run) {
     const int32_t differ = gy_bench_run_differ(b->first, run);
     if (b->differ < 0) b->differ = differ;
     gy_bench_run_destroy(run);
+}
+
+/* Of fixed lengths and numbers of sequences alone: a mean of floors would be no floor. */
+static void put_floors(const bench *b, gy_bench_result *r) {
+    const gy_bench_load *l = &b->load;
+    const int fixed = (l->kind == GY_BENCH_CLOSED || l->kind == GY_BENCH_BURST) && l->in.lo == l->in.hi;
+    const double elem = b->m->act == GY_BF16 ? 2 : 4,
+                 at_once = fmin(l->concurrency, fmin(l->n_stream, b->o.sched.max_seqs));
+    if (!b->ceilings.bytes || !fixed) return;
+    r->f[GY_BENCH_FLOOR_PROMPT] = gy_bench_floor_prompt(&b->m->d, elem, l->in.lo, &b->ceilings);
+    r->f[GY_BENCH_FLOOR_TOKEN] = gy_bench_floor_token(&b->m->d, elem, r->f[GY_BENCH_MEAN_LOOPS], at_once,
+                                                      l->in.lo + 0.25 * (l->out.lo + l->out.hi), &b->ceilings);
 }
 
 static gy_status repeat_on(bench *b, gy_engine *e, const char *label, gy_err *err, gy_bench_result *out) {
@@ -239,8 +331,10 @@ static gy_status repeat_on(bench *b, gy_engine *e, const char *label, gy_err *er
         return st;
     }
     note_failures(b, run, out);
+    put_floors(b, out);
+    if (!b->first && b->a->bench.steps_file) st = write_steps(b, run, err);
     keep_or_compare(b, run);
-    return GY_OK;
+    return st;
 }
 
 static gy_status repeat_over(bench *b, size_t series, gy_err *err) {
@@ -248,7 +342,7 @@ static gy_status repeat_over(bench *b, size_t series, gy_err *err) {
     gy_bench_run *run = NULL;
     char label[64];
     snprintf(label, sizeof label, "repeat %zu, %s", s->n + 1, s->layout);
-    gy_bench_site site = {.a = b->a, .m = &b->m, .o = &b->o, .limits = &b->limits};
+    gy_bench_site site = {.a = b->a, .m = b->m, .o = &b->o, .limits = &b->limits};
     site.job = bench_job(b, &b->load, b->items, label);
     if (b->warm_load.n_stream) site.warm = bench_job(b, &b->warm_load, b->warm_items, NULL);
     GY_TRY(gy_bench_layout_run(&site, &b->layout[series], err, &run));
@@ -274,7 +368,7 @@ static gy_status bench_repeat(bench *b, size_t series, gy_err *err) {
              : series        ? ", cache on"
                              : ", cache off");
     o.prefix_cache = s->prefix_cache;
-    GY_TRY(gy_engine_open(b->m.model, &o, err, &e));
+    GY_TRY(gy_engine_open(b->m->model, &o, err, &e));
     if (!s->n && !series) gy_cli_tell_plan(gy_engine_get_plan(e));
     gy_status st = warm_up(b, e, err);
     if (st == GY_OK) st = repeat_on(b, e, label, err, &s->r[s->n]);
@@ -294,17 +388,17 @@ static gy_status bench_go(bench *b, gy_err *err) {
 
 static gy_bench_setup bench_setup(const bench *b) {
     const gy_args *a = b->a;
-    return (gy_bench_setup){.model = a->bench.synthetic ? a->bench.synthetic : b->m.dir,
+    return (gy_bench_setup){.model = a->bench.synthetic ? a->bench.synthetic : b->m->dir,
                             .synthetic = a->bench.synthetic != NULL,
-                            .family = b->m.d.family,
-                            .dtype = b->m.act == GY_BF16 ? "bf16" : "f32",
-                            .variant = b->m.be ? b->m.be->ops->name : NULL,
+                            .family = b->m->d.family,
+                            .dtype = b->m->act == GY_BF16 ? "bf16" : "f32",
+                            .variant = b->m->be ? b->m->be->ops->name : NULL,
                             .cpu = gy_cpu_model(),
                             .kv_layout = a->kv_layout,
                             .exit = a->req.exit,
-                            .n_loop = b->m.d.n_loop,
+                            .n_loop = b->m->d.n_loop,
                             .n_core = gy_cpu_count_physical(),
-                            .n_thread = b->m.be ? b->m.be->ops->n_member(b->m.be) : 0,
+                            .n_thread = b->m->be ? b->m->be->ops->n_member(b->m->be) : 0,
                             .load = &b->load,
                             .engine = &b->o,
                             .proto = &b->proto,
@@ -346,35 +440,76 @@ static gy_status report_to(const bench *b, gy_str *s, gy_err *err) {
     return gy_bench_write("--csv", o->csv_file, s, err);
 }
 
-static gy_status bench_report(const bench *b, gy_err *err) {
+/* A cell's line is told when it is measured; its figures join the list. */
+static gy_status report_cell(bench_set *set, const bench *b, gy_str *s, gy_err *err) {
+    const gy_bench_setup u = bench_setup(b);
+    if (!set->json.len) gy_bench_put_cell_head(s);
+    gy_bench_put_cell(b->name, b->series, b->differ, s);
+    if (!is_stdout(set->a->bench.json_file)) GY_TRY(gy_bench_write("", "-", s, err));
+    gy_str_clear(s);
+    gy_str_puts(&set->json, set->json.len ? "," : "[");
+    gy_bench_put_json(&u, b->series, b->n_series, b->differ, &set->json);
+    return GY_OK;
+}
+
+static gy_status bench_report(bench_set *set, const bench *b, gy_err *err) {
     gy_str s = {0};
-    const gy_status st = report_to(b, &s, err);
+    const gy_status st = b->name ? report_cell(set, b, &s, err) : report_to(b, &s, err);
     gy_str_free(&s);
     return st;
 }
 
+static gy_status set_report(bench_set *set, gy_err *err) {
+    const char *path = set->a->bench.json_file;
+    if (!set->cell || !path) return GY_OK;
+    gy_str_puts(&set->json, set->json.len ? "]\n" : "[]\n");
+    return gy_bench_write("--json", path, &set->json, err);
+}
+
 static int bench_verdict(const bench *b) {
-    if (b->n_failed) fprintf(stderr, "gyre: %d requests ended in an error\n", b->n_failed);
+    const char *name = b->name ? b->name : "";
+    if (b->n_failed) fprintf(stderr, "gyre: %s%s%d requests ended in an error\n", name, *name ? ": " : "", b->n_failed);
     if (b->differ >= 0)
-        fprintf(stderr, "gyre: the outputs of request %d differ between two runs of the same work\n", b->differ);
+        fprintf(stderr, "gyre: %s%sthe outputs of request %d differ between two runs of the same work\n", name,
+                *name ? ": " : "", b->differ);
     return b->n_failed || b->differ >= 0 ? GY_CLI_FAILED : GY_CLI_OK;
 }
 
+/* Its figures stay. */
 static void bench_close(bench *b) {
     gy_bench_run_destroy(b->first);
+    b->first = NULL;
     gy_jobs_fini(&b->jobs);
-    gy_cli_model_close(&b->m);
-    remove_synthetic(b);
+}
+
+static void set_close(bench_set *set) {
+    for (size_t i = 0; set->b && i < set->n; i++) bench_close(&set->b[i]);
+    for (size_t i = 0; set->cell && i < set->n; i++) gy_opts_fini(&set->cell[i].opts);
+    gy_cli_model_close(&set->m);
+    remove_synthetic(set);
+    gy_str_free(&set->json);
+}
+
+/* A cell that fails does not keep the others from running. */
+static int run_bench(bench_set *set, bench *b) {
+    gy_err err = {0};
+    gy_status st = bench_go(b, &err);
+    if (st < 0) cell_prefix(b, &err);
+    if (st >= 0) st = bench_report(set, b, &err);
+    const int rc = st < 0 ? gy_cli_fail(&err) : bench_verdict(b);
+    bench_close(b);
+    return rc;
 }
 
 static int bench_engine(const gy_args *a) {
-    bench b = {.a = a, .differ = -1};
+    bench_set set = {.a = a};
     gy_err err = {0};
-    gy_status st = bench_open(&b, &err);
-    if (st >= 0) st = bench_go(&b, &err);
-    if (st >= 0) st = bench_report(&b, &err);
-    const int rc = st < 0 ? gy_cli_fail(&err) : bench_verdict(&b);
-    bench_close(&b);
+    int rc = GY_CLI_OK;
+    gy_status st = set_open(&set, &err);
+    for (size_t i = 0; st >= 0 && i < set.n; i++) rc = max_i32(rc, run_bench(&set, &set.b[i]));
+    if (st >= 0) st = set_report(&set, &err);
+    if (st < 0) rc = gy_cli_fail(&err);
+    set_close(&set);
     return rc;
 }
 

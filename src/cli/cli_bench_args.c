@@ -33,6 +33,13 @@ static const gy_opt rows[] = {
      "the same work in several ways in turns, each in processes of its own, in one table; separated by commas: engine; "
      "2r: two replicas that share the requests out; 1p1d, 2h, 1p1d1h: workers that prefill, decode, do both. The cores "
      "are shared out evenly over a layout's processes, or each has --threads"},
+    {"cell", GY_OPT_LIST, AT(cells), "TEXT", 0, 0, NULL,
+     "NAME and options of a workload or engine, separated by blanks: may be given several times. The model is loaded "
+     "once, each cell is the command line with its options added, and makes one line of a table; --json gets a list"},
+    {"ceilings", GY_OPT_STR, AT(ceilings), "GB/s:TFLOP/s", 0, 0, NULL,
+     "of the machine: the least that a prompt alone and a token of --concurrency sequences can take stands beside"},
+    {"steps", GY_OPT_STR, AT(steps_file), "FILE", 0, 0, NULL,
+     "write a line of CSV for each step of the first repeat: what it was made of, how long it took and waited"},
     {"json", GY_OPT_STR, AT(json_file), "FILE", 0, 0, NULL,
      "write all figures, settings and the machine as JSON; - is standard output, without the table"},
     {"csv", GY_OPT_STR, AT(csv_file), "FILE", 0, 0, NULL,
@@ -67,6 +74,53 @@ static gy_status refuse_others(const gy_args *a, gy_err *err) {
     if (a->bench.compare) GY_TRY(refuse(a, compare, "--compare is about one engine", err));
     if (a->bench.workload == GY_BENCH_POISSON && a->bench.rate <= 0)
         return gy_err_set(err, GY_E_ARG, "--rate: not given; --workload poisson needs the arrivals a second");
+    return GY_OK;
+}
+
+/* What the model was loaded with, and what is said of all cells, is the command line's. */
+static gy_status refuse_in_cell(const gy_opts *o, gy_err *err) {
+    static const char *const never[] = {"cell",     "synthetic", "device", "dtype",   "threads",
+                                        "cpu-mask", "json",      "csv",    "compare", "layouts",
+                                        "config",   "prefill",   "decode", "hybrid",  NULL};
+    for (const char *const *n = never; *n; n++)
+        if (gy_opts_given(o, *n)) return gy_err_set(err, GY_E_ARG, "--%s: is for all cells, not for one", *n);
+    return GY_OK;
+}
+
+static char *next_word(char **at) {
+    char *word = *at + strspn(*at, " ");
+    if (!*word) return NULL;
+    *at = word + strcspn(word, " ");
+    if (**at) *(*at)++ = '\0';
+    return word;
+}
+
+static gy_status parse_cell(gy_bench_cell *c, char *text, gy_err *err) {
+    enum { MOST = 64 };
+    char *words[MOST];
+    int n = 0;
+    for (char *word; (word = next_word(&text)); n++) {
+        if (n == MOST) return gy_err_set(err, GY_E_LIMIT, "more than %d words", MOST);
+        words[n] = word;
+    }
+    GY_TRY(gy_opts_parse_argv(&c->opts, n, words, err));
+    if (c->opts.pos.len != 1) return gy_err_set(err, GY_E_ARG, "found %zu names, expected one", c->opts.pos.len);
+    return refuse_in_cell(&c->opts, err);
+}
+
+gy_status gy_bench_cell_read(const gy_args *a, const gy_opt_item *item, gy_err *err, gy_bench_cell *c) {
+    char *text = gy_arena_alloc(a->arena, item->len + 1, 1);
+    if (!text) return gy_err_set(err, GY_E_NOMEM, "no memory for the cells");
+    memcpy(text, item->text, item->len);
+    c->args = *a;
+    c->opts = (gy_opts){.arena = a->arena, .groups = a->opts->groups, .values = &c->args};
+    c->args.opts = &c->opts;
+    const gy_status st = parse_cell(c, text, err);
+    if (st < 0) return gy_err_prefix(err, "--cell %.40s", item->text);
+    c->name = c->opts.pos.data[0];
+    for (size_t i = 0; i < a->opts->seen.len; i++)
+        if (gy_vec_push(&c->opts.seen, GY_MEM_CLI, a->opts->seen.data[i]))
+            return gy_err_set(err, GY_E_NOMEM, "no memory for the cells");
     return GY_OK;
 }
 

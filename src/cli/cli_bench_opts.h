@@ -4,6 +4,7 @@
 #define GY_CLI_CLI_BENCH_OPTS_H
 
 #include "cli/cli_bench_serve_opts.h"
+#include "cli/cli_opts.h"
 
 #include <stdint.h>
 
@@ -17,6 +18,9 @@ typedef struct gy_bench_opts {
     int32_t warmup; /* -1: not given */
     int32_t repeat;
     int compare;
+    gy_opt_list cells;                /* "NAME --option value ...": several workloads on one loaded model */
+    const char *steps_file;           /* CSV */
+    const char *ceilings;             /* "GB/s:TFLOP/s" */
     const char *layouts;              /* "engine,2r,1p1d"; NULL: in this process */
     const char *json_file, *csv_file; /* "-": standard output */
     gy_bserve_opts serve;             /* of `gyre bench serve`, which has none of those above */

@@ -141,6 +141,14 @@ static void put_host(const gy_bench_result *m, gy_str *s) {
     gy_str_printf(s, "  %-28s%10.2f us  %.2f %% of it\n", "  host part", f[GY_BENCH_HOST_US],
                   100 * f[GY_BENCH_HOST_SHARE]);
     gy_str_printf(s, "  %-28s%10.2f us\n", "  sampler", f[GY_BENCH_SAMPLE_US]);
+    if (!isnan(f[GY_BENCH_WAIT_US])) {
+        gy_str_printf(s, "  %-28s%10.1f us\n", "  waiting for the device", f[GY_BENCH_WAIT_US]);
+        gy_str_printf(s, "  %-28s%10.1f us  %.2f %% of it\n", "  the host at work", f[GY_BENCH_WORK_US],
+                      100 * f[GY_BENCH_WORK_SHARE]);
+    }
+    if (!isnan(f[GY_BENCH_FLOOR_TOKEN]))
+        gy_str_printf(s, "  %-28s%10.3f ms, a prompt alone %.3f\n", "floor of a token", f[GY_BENCH_FLOOR_TOKEN],
+                      f[GY_BENCH_FLOOR_PROMPT]);
     gy_str_printf(s, "\nmemory, MB\n  %-28s%10.1f\n", "KV pools", f[GY_BENCH_KV_BYTES] / 1e6);
     gy_str_printf(s, "  %-28s%10.1f\n", "  of it in use, peak", f[GY_BENCH_KV_BYTES_PEAK] / 1e6);
     gy_str_printf(s, "  %-28s%10.1f\n", "workspace", f[GY_BENCH_WORKSPACE_BYTES] / 1e6);
@@ -188,6 +196,57 @@ static void put_outputs(const gy_bench_series *s, size_t n, int32_t differ, gy_s
         gy_str_printf(out, "\noutputs of all %zu runs are equal\n", n * s[0].n);
     else
         gy_str_printf(out, "\nOUTPUTS DIFFER, first in request %d\n", differ);
+}
+
+void gy_bench_put_steps(const gy_bench_sample *s, size_t n, gy_str *out) {
+    gy_str_puts(out, "ms,passes,prompt_rows,decode_rows,outputs,step_us,wait_us\n");
+    for (size_t i = 0; i < n; i++)
+        gy_str_printf(out, "%.3f,%d,%d,%d,%d,%.1f,%.1f\n", (double)(s[i].at_ns - s[0].at_ns) * 1e-6, s[i].n_pass,
+                      s[i].n_row[0], s[i].n_row[1], s[i].n_output, (double)s[i].step_ns * 1e-3,
+                      (double)s[i].wait_ns * 1e-3);
+}
+
+void gy_bench_put_cell_head(gy_str *out) {
+    static const char *const cols[] = {"TTFT p50", "floor", "p99",  "TPOT p50", "floor",   "ITL p99", "tok/s",
+                                       "least",    "most",  "rows", "loops",    "step us", "host %"};
+    gy_str_printf(out, "%-24s", "cell; times in ms");
+    for (size_t i = 0; i < sizeof cols / sizeof *cols; i++) gy_str_printf(out, "%10s", cols[i]);
+    gy_str_putc(out, '\n');
+}
+
+static void put_cell_value(gy_str *out, double v) {
+    if (isnan(v))
+        gy_str_printf(out, "%10s", "-");
+    else
+        gy_str_printf(out, v < 10 ? "%10.3f" : v < 1000 ? "%10.2f" : "%10.0f", v);
+}
+
+void gy_bench_put_cell(const char *name, const gy_bench_series *s, int32_t differ, gy_str *out) {
+    gy_bench_result m;
+    gy_bench_median(s->r, s->n, &m);
+    double least = INFINITY, most = -INFINITY;
+    for (size_t i = 0; i < s->n; i++) {
+        least = fmin(least, s->r[i].f[GY_BENCH_OUTPUT_RATE]);
+        most = fmax(most, s->r[i].f[GY_BENCH_OUTPUT_RATE]);
+    }
+    const double v[] = {m.f[gy_bench_at(GY_BENCH_TTFT, GY_BENCH_P50)],
+                        m.f[GY_BENCH_FLOOR_PROMPT],
+                        m.f[gy_bench_at(GY_BENCH_TTFT, GY_BENCH_P99)],
+                        m.f[gy_bench_at(GY_BENCH_TPOT, GY_BENCH_P50)],
+                        m.f[GY_BENCH_FLOOR_TOKEN],
+                        m.f[gy_bench_at(GY_BENCH_ITL, GY_BENCH_P99)],
+                        m.f[GY_BENCH_OUTPUT_RATE],
+                        least,
+                        most,
+                        m.f[GY_BENCH_ROWS],
+                        m.f[GY_BENCH_MEAN_LOOPS],
+                        m.f[GY_BENCH_STEP_US],
+                        100 * m.f[GY_BENCH_WORK_SHARE]};
+    gy_str_printf(out, "%-24s", name);
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++) put_cell_value(out, v[i]);
+    if (m.f[GY_BENCH_FAILED] > 0) gy_str_printf(out, "  %.0f FAILED", m.f[GY_BENCH_FAILED]);
+    if (differ >= 0) gy_str_puts(out, "  OUTPUTS DIFFER");
+    gy_str_putc(out, '\n');
 }
 
 void gy_bench_put_table(const gy_bench_setup *u, const gy_bench_series *s, size_t n, int32_t differ, gy_str *out) {

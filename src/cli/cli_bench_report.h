@@ -32,6 +32,13 @@ void gy_bench_put_table(const gy_bench_setup *u, const gy_bench_series *s, size_
 void gy_bench_put_json(const gy_bench_setup *u, const gy_bench_series *s, size_t n, int32_t differ, gy_str *out);
 void gy_bench_put_csv(const gy_bench_setup *u, const gy_bench_series *s, size_t n, gy_str *out);
 
+/* A line a step. */
+void gy_bench_put_steps(const gy_bench_sample *s, size_t n, gy_str *out);
+
+/* Cells: a line each under one head. */
+void gy_bench_put_cell_head(gy_str *out);
+void gy_bench_put_cell(const char *name, const gy_bench_series *s, int32_t differ, gy_str *out);
+
 /* v between quotes, as CSV wants it (RFC 4180). */
 void gy_bench_csv_text(gy_str *s, const char *v);
 /* Writes a report into the file of an option, "-" is standard output; s is emptied. cli_bench.c. */

@@ -7,6 +7,7 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/vec.h"
+#include "cli/cli_bench_wait.h"
 
 #include <errno.h>
 #include <math.h>
@@ -47,7 +48,9 @@ struct gy_bench_run {
     int32_t failed; /* the first one, -1 */
     gy_err err;     /* its */
     GY_VEC(gy_bench_sample) samples;
-    gy_engine_stats before, after;
+    gy_engine_stats before, after, step; /* step: after the last one */
+    int64_t step_wait_ns;
+    gy_bench_wait wait;
     int64_t begin_ns, shown_ns;
     double cpu_seconds; /* of all threads, from the first request to the last: what a busy machine does not stretch */
     int progress;
@@ -253,11 +256,25 @@ static gy_status send_due(gy_bench_run *r, gy_err *err) {
 
 /* ---- going ---- */
 
+/* What the last step added to the counters. */
+static void note_step(gy_bench_run *r, const gy_engine_stats *now, gy_bench_sample *s) {
+    for (int is_decode = 0; is_decode < 2; is_decode++)
+        for (int d = 0; d < GY_STAT_DEPTHS; d++)
+            s->n_row[is_decode] += (int32_t)(now->n_row_at[is_decode][d] - r->step.n_row_at[is_decode][d]);
+    s->n_pass = (int32_t)(now->n_pass - r->step.n_pass);
+    s->n_output = (int32_t)(now->n_output_tok - r->step.n_output_tok);
+    s->step_ns = now->step_ns - r->step.step_ns;
+    s->wait_ns = r->wait.ns - r->step_wait_ns;
+    r->step_wait_ns = r->wait.ns;
+    r->step = *now;
+}
+
 static gy_status run_sample(gy_bench_run *r, gy_err *err) {
     gy_bench_sample s = {.at_ns = gy_clock_ns()};
     gy_engine_stats now;
     if (!r->engine) return GY_OK;
     gy_engine_get_stats(r->engine, &now);
+    note_step(r, &now, &s);
     for (int g = 0; g < GY_KV_GROUPS; g++) s.used[g] = now.kv_total[g] - now.kv_free[g] - now.kv_cached[g];
     if (gy_vec_push(&r->samples, GY_MEM_CLI, s)) return gy_err_set(err, GY_E_NOMEM, "no memory for the samples");
     return GY_OK;
@@ -331,8 +348,12 @@ static gy_status run_timed(gy_bench_run *r, gy_err *err) {
 
 gy_status gy_bench_run_go(gy_bench_run *r, gy_engine *e, gy_err *err) {
     r->engine = e;
+    const int waits = r->j.be && !r->j.be->is_host;
     gy_engine_get_stats(e, &r->before);
+    r->step = r->before;
+    if (waits) gy_bench_wait_begin(&r->wait, r->j.be);
     const gy_status st = run_timed(r, err);
+    if (waits) gy_bench_wait_end(&r->wait, r->j.be);
     gy_engine_get_stats(e, &r->after);
     return st;
 }
@@ -435,11 +456,17 @@ gy_status gy_bench_run_result(const gy_bench_run *r, const gy_engine *e, int32_t
     b.f[GY_BENCH_CPU_SECONDS] = r->cpu_seconds;
     if (e) {
         gy_bench_from_stats(&r->before, &r->after, max_rows, &b);
+        if (r->wait.inner) gy_bench_from_wait(r->wait.ns, &b);
         getrusage(RUSAGE_SELF, &u);
         b.f[GY_BENCH_RSS_PEAK] = (double)u.ru_maxrss * 1024;
     }
     *out = b;
     return GY_OK;
+}
+
+const gy_bench_sample *gy_bench_run_steps(const gy_bench_run *r, size_t *n_out) {
+    *n_out = r->samples.len;
+    return r->samples.data;
 }
 
 int32_t gy_bench_run_differ(const gy_bench_run *a, const gy_bench_run *b) {

@@ -19,6 +19,7 @@ typedef struct gy_bench_job {
     const gy_request *proto;    /* what all requests have in common; borrowed */
     const gy_trace *trace; /* recorded depths: request i follows list i, from the first again after the last. NULL */
     int32_t n_vocab;
+    gy_backend *be;    /* the engine's: waiting for a device is timed. NULL: not known */
     const char *label; /* of the progress line, NULL: none */
 } gy_bench_job;
 
@@ -42,6 +43,9 @@ int gy_bench_read_all(int fd, void *p, size_t n);
 /* Figures of the run; max_rows as the engine has it. e NULL: what records alone tell, all else is NAN. */
 gy_status gy_bench_run_result(const gy_bench_run *r, const gy_engine *e, int32_t max_rows, gy_err *err,
                               gy_bench_result *out);
+
+/* All steps in their order; until the run is destroyed. */
+const gy_bench_sample *gy_bench_run_steps(const gy_bench_run *r, size_t *n_out);
 
 /* Same tokens, same loops, in every request? The number of the first one that differs, or -1. */
 int32_t gy_bench_run_differ(const gy_bench_run *a, const gy_bench_run *b);

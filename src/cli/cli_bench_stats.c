@@ -286,6 +286,13 @@ void gy_bench_from_stats(const gy_engine_stats *a, const gy_engine_stats *b, int
     f[GY_BENCH_WORKSPACE_BYTES] = (double)b->workspace_bytes;
 }
 
+void gy_bench_from_wait(int64_t wait_ns, gy_bench_result *io) {
+    double *f = io->f;
+    f[GY_BENCH_WAIT_US] = per((double)wait_ns * 1e-3, f[GY_BENCH_STEPS]);
+    f[GY_BENCH_WORK_US] = f[GY_BENCH_STEP_US] - f[GY_BENCH_WAIT_US];
+    f[GY_BENCH_WORK_SHARE] = per(f[GY_BENCH_WORK_US], f[GY_BENCH_STEP_US]);
+}
+
 /* ---- repeats ---- */
 
 static double median_of(const gy_bench_result *r, size_t n, size_t figure) {

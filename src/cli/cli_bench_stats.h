@@ -65,8 +65,13 @@ typedef enum gy_bench_stat {
     X(HOST_US, "host_us_per_step")                                                                                     \
     X(HOST_SHARE, "host_share")                                                                                        \
     X(SAMPLE_US, "sample_us_per_step")                                                                                 \
+    X(WAIT_US, "wait_us_per_step")                                                                                     \
+    X(WORK_US, "work_us_per_step")                                                                                     \
+    X(WORK_SHARE, "work_share")                                                                                        \
     X(KV_BYTES, "kv_bytes")                                                                                            \
     X(WORKSPACE_BYTES, "workspace_bytes")                                                                              \
+    X(FLOOR_PROMPT, "floor_prompt_ms")                                                                                 \
+    X(FLOOR_TOKEN, "floor_token_ms")                                                                                   \
     X(RSS_PEAK, "rss_peak_bytes")
 
 #define GY_BENCH_ENUM(id, name) GY_BENCH_##id,
@@ -103,6 +108,9 @@ typedef struct gy_bench_record {
 typedef struct gy_bench_sample { /* after a step */
     int64_t at_ns;
     int32_t used[GY_KV_GROUPS];
+    /* of the step alone */
+    int32_t n_pass, n_row[2], n_output; /* rows: of prompts, decoding */
+    int64_t step_ns, wait_ns;
 } gy_bench_sample;
 
 /* Fills the distributions and what records alone tell. GY_E_NOMEM. */
@@ -113,6 +121,8 @@ gy_status gy_bench_from_samples(const gy_kv_config *c, const gy_bench_record *re
 /* Fills what the engine counted between two looks. */
 void gy_bench_from_stats(const gy_engine_stats *before, const gy_engine_stats *after, int32_t max_rows,
                          gy_bench_result *io);
+/* Behind that one: steps waited so long for a device in all; the rest of a step is the host's work, whatever it is. */
+void gy_bench_from_wait(int64_t wait_ns, gy_bench_result *io);
 
 enum { GY_BENCH_MAX_REPEAT = 100 };
 /* Figure by figure over at most that many repeats; of an even number the mean of the middle two. */

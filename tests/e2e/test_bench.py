@@ -306,6 +306,11 @@ MISTAKES = [
     (["engine", OURO, "--kv-blocks", "2"], 2, "needs 40 KV blocks at full depth, the pool has 2"),
     (["engine", OURO, "--layouts", "engine,1p"], 2, "--layouts: found '1p', expected engine, 2r"),
     (["engine", OURO, "--layouts", "2h", "--hybrid", "2"], 2, "--layouts: found --prefill, --decode or --hybrid too"),
+    (["engine", OURO, "--cell", "a --device cpu"], 2, "--cell a --device cpu: --device: is for all cells, not for one"),
+    (["engine", OURO, "--cell", "--out 3"], 2, "--cell --out 3: found 0 names, expected one"),
+    (["engine", OURO, "--cell", "a --out 3", "--csv", "-"], 2, "--cell: does not go together with"),
+    (["engine", OURO, "--cell", "a --rate 3"], 2, "--cell a: --rate: has no meaning with --workload closed"),
+    (["engine", OURO, "--ceilings", "4244"], 2, "--ceilings: found '4244', expected GB/s:TFLOP/s"),
     (["engine", OURO, "--prefill", "1"], 2, "--prefill: found 1 without --decode"),
     (["engine", OURO, "--workload", "session", "--compare", "--layouts", "2r"], 2, "--layouts: --compare is about one engine"),
     (["engine", OURO, "--json", "/no/such/dir/x.json", "--requests", "1", "--out", "1", "--repeat", "1"], 1,
@@ -316,6 +321,34 @@ MISTAKES = [
 @pytest.mark.parametrize("args, code, message", MISTAKES, ids=[" ".join(m[0][-3:]) for m in MISTAKES])
 def test_mistakes(args, code, message):
     assert message in gyre("bench", *args, code=code)[1]
+
+
+def test_cells_are_the_command_with_their_options(tmp_path):
+    """Same work and counts as a command of its own; a cell that fails leaves the others."""
+    base = (OURO, "--warmup", 0, "--repeat", 2, "--in", 20)
+    cells = ["a --requests 3 --concurrency 2 --out 5", "b --workload burst --concurrency 4 --out 3 --max-rows 16 --repeat 1"]
+    path = tmp_path / "r.json"
+    out, _ = gyre("bench", "engine", "--threads", 1, *base, "--cell", cells[0], "--cell", cells[1], "--ceilings", "10:1", "--json", path)
+    both = json.loads(path.read_text())
+    assert [line.split()[0] for line in out.splitlines()] == ["cell;", "a", "b"]
+    for cell, got in zip(cells, both, strict=True):
+        alone = bench(*base, *cell.split()[1:])
+        assert got["workload"] == alone["workload"] and got["engine"] == alone["engine"]
+        assert len(got["series"][0]["repeats"]) == len(alone["series"][0]["repeats"])
+        for name in ["output_tokens", "prompt_tokens", "passes", "rows_per_pass", "mean_loops", "kv_blocks_used_peak"]:
+            assert got["series"][0]["median"][name] == alone["series"][0]["median"][name], name
+        assert got["series"][0]["median"]["floor_token_ms"] > 0 and alone["series"][0]["median"]["floor_token_ms"] is None
+    _, err = gyre("bench", "engine", "--threads", 1, *base, "--cell", "big --kv-blocks 2 --out 3", "--cell", cells[1], code=2)
+    assert "--cell big: " in err
+
+
+def test_steps_are_the_parts_of_the_whole(tmp_path):
+    path = tmp_path / "steps.csv"
+    r = only(bench(OURO, "--warmup", 1, "--repeat", 1, "--in", 20, "--out", 6, "--requests", 5, "--concurrency", 2, "--steps", path))
+    rows = [{k: float(v) for k, v in x.items()} for x in csv.DictReader(io.StringIO(path.read_text()))]
+    assert sum(x["prompt_rows"] for x in rows) == 5 * 20 * 4 and sum(x["decode_rows"] for x in rows) == 5 * 5 * 4
+    assert sum(x["outputs"] for x in rows) == r["output_tokens"] == 30 and sum(x["passes"] for x in rows) == r["passes"]
+    assert all(x["wait_us"] == 0 < x["step_us"] for x in rows) and rows == sorted(rows, key=lambda x: x["ms"])
 
 
 def test_a_trace_must_be_long_enough(tmp_path):

@@ -92,13 +92,14 @@ static void kv_over_time(void **state) {
                             .max_seqs = 4,
                             .max_len = 64};
     static const gy_bench_sample s[] = {
-        {5 * MS, {0, 0}},   /* nobody */
-        {15 * MS, {5, 2}},  /* 0 is admitted */
-        {35 * MS, {9, 2}},  /* 0 decodes, 1 has no token yet */
-        {45 * MS, {9, 2}},  /* the same */
-        {60 * MS, {8, 3}},  /* 0 alone: 20 prompt tokens at 4 loops, output 1 after 2 loops: 82 slots, 21 tokens */
-        {70 * MS, {10, 1}}, /* the last token's sample comes after it: 85 slots, 22 tokens */
-        {95 * MS, {0, 0}},
+        {.at_ns = 5 * MS, .used = {0, 0}},  /* nobody */
+        {.at_ns = 15 * MS, .used = {5, 2}}, /* 0 is admitted */
+        {.at_ns = 35 * MS, .used = {9, 2}}, /* 0 decodes, 1 has no token yet */
+        {.at_ns = 45 * MS, .used = {9, 2}}, /* the same */
+        {.at_ns = 60 * MS,
+         .used = {8, 3}}, /* 0 alone: 20 prompt tokens at 4 loops, output 1 after 2 loops: 82 slots, 21 tokens */
+        {.at_ns = 70 * MS, .used = {10, 1}}, /* the last token's sample comes after it: 85 slots, 22 tokens */
+        {.at_ns = 95 * MS, .used = {0, 0}},
     };
     gy_bench_result r = {{0}};
     assert_int_equal(gy_bench_from_samples(&c, three, 3, s, 7, &r), GY_OK);

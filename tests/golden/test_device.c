@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -21,7 +22,12 @@
 #include "support/gold.h"
 #include "support/tiny.h"
 
-enum { N = 48, LIVE = 12, MAX_PROMPT = 260, MAX_LEN = 320, STEM = 160 };
+#ifdef GY_SANITIZED
+enum { N = 12 };
+#else
+enum { N = 48 };
+#endif
+enum { LIVE = 12, MAX_PROMPT = 260, MAX_LEN = 320, STEM = 160 };
 
 static double soak_s = 2;
 
@@ -137,14 +143,22 @@ static void disturb(gy_engine *e, place *p) {
     if (draw(60) == 0) gy_engine_preempt(e, p[k].res.id, 0, ways[draw(3)]);
 }
 
+/* On a slow machine the time may be over before all has happened. */
+static int has_seen_all(const gy_engine *e) {
+    gy_engine_stats st;
+    gy_engine_get_stats(e, &st);
+    return st.sched.n_park > 0 && st.sched.n_drop > 0 && st.prefix.n_hit > 0 && st.prefix.n_evict > 0;
+}
+
 static void churn(gy_engine *e, double seconds, tally *t) {
     static place p[LIVE];
     gy_err err = {0};
     gy_status st = GY_OK;
     int64_t end = gy_clock_ns() + (int64_t)(seconds * 1e9);
     memset(p, 0, sizeof p);
-    while (st != GY_DONE || gy_clock_ns() < end) {
-        fill(e, p, gy_clock_ns() < end);
+    for (int more = 1; st != GY_DONE || more;) {
+        more = gy_clock_ns() < end || !has_seen_all(e);
+        fill(e, p, more);
         disturb(e, p);
         st = gy_engine_step(e, &err);
         if (st < 0) fail_msg("%s", err.msg);
@@ -177,6 +191,14 @@ static size_t free_now(const gold_env *env) {
     gy_err err = {0};
     assert_int_equal(env->be->ops->sync(env->be, &err), GY_OK);
     return env->be->ops->mem_available(env->be);
+}
+
+/* Others on this GPU come and go: what they took is waited for. */
+static size_t free_again(const gold_env *env, size_t before) {
+    size_t n = free_now(env);
+    for (int64_t end = gy_clock_ns() + 20000000000; n != before && gy_clock_ns() < end; n = free_now(env))
+        usleep(200000);
+    return n;
 }
 
 static int64_t live_bytes(void) {
@@ -215,9 +237,8 @@ static void soak_one(const tiny_spec *spec) {
         (long long)st.sched.n_park, (long long)st.sched.n_drop, (long long)st.prefix.n_hit,
         (long long)st.prefix.n_evict, before, free_now(&env));
     assert_int_equal(warm.bad + all.bad, 0);
-    assert_true(st.sched.n_park > 0 && st.sched.n_drop > 0 && st.prefix.n_hit > 0 && st.prefix.n_evict > 0);
     assert_int_equal(live_bytes(), live);
-    if (!on_host) assert_int_equal(free_now(&env), before); /* the host's changes by itself */
+    if (!on_host) assert_int_equal(free_again(&env, before), before); /* the host's changes by itself */
     gold_close(&env);
     tiny_free(&t);
 }
@@ -264,14 +285,14 @@ static void all_is_given_back(void **state) {
         gold_run(keep.e, req, 6, base);
         gy_engine_close(keep.e);
         keep.e = NULL;
-        engines[k] = free_now(&keep);
+        engines[k] = k > 1 ? free_again(&keep, engines[1]) : free_now(&keep);
     }
     for (int k = 0; k < 4; k++) {
         gold_open(&s, &env);
         gold_engine(&s, &env);
         gold_run(env.e, req, 6, base);
         gold_close(&env);
-        backends[k] = free_now(&keep);
+        backends[k] = k > 1 ? free_again(&keep, backends[1]) : free_now(&keep);
     }
     for (int k = 0; k < 4; k++) print_message("    free: %zu, %zu\n", engines[k], backends[k]);
     assert_true(engines[3] == engines[1] && engines[2] == engines[1]);

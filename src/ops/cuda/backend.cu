@@ -259,6 +259,11 @@ static gy_status no_driver(gy_err *err) {
 
 static gy_status no_device(const gy_cuda_opts *o, cudaError_t rc, gy_err *err) {
     if (rc == cudaErrorInsufficientDriver) return no_driver(err);
+    if (rc == cudaErrorMemoryAllocation)
+        return cuda_err(err, GY_E_NOMEM,
+                        "device cuda:%d: its memory is taken, not even a context fits; end what else runs there "
+                        "(nvidia-smi), give that less (--kv-fraction, --kv-bytes), or use --device cpu",
+                        o->device);
     return cuda_err(
         err, GY_E_DEVICE,
         "device cuda:%d: no GPU can be used: %s (%s); nvidia-smi and CUDA_VISIBLE_DEVICES show what there is, "

@@ -91,10 +91,12 @@ typedef struct gy_flight {
 typedef struct gy_logit_item { /* one row of logits on its way to a token; step lifetime */
     gy_choice *c;              /* NULL: its request ended earlier in the batch */
     int32_t flight, pos, loops;
-    int32_t samples; /* 0: prompt logprob */
-    const float *logits;
-    int32_t is_last; /* nothing can follow this token */
-    gy_status st;    /* GY_DONE: the text is complete and no token can be drawn */
+    int32_t samples;     /* 0: prompt logprob */
+    int32_t row;         /* of the coda's logits */
+    const float *logits; /* NULL: on the backend */
+    size_t lists;        /* where its lists lie among those of a drawing (token.c) */
+    int32_t is_last;     /* nothing can follow this token */
+    gy_status st;        /* GY_DONE: the text is complete and no token can be drawn */
     gy_err err;
     gy_sampled out;
 } gy_logit_item;
@@ -184,6 +186,12 @@ void gy_constrain_begin(gy_choice *c); /* before its first token */
 gy_status gy_constrain_next(gy_engine *e, const gy_choice *c, int member, gy_sample_in *in, gy_err *err);
 /* The token that was drawn. *is_last_out: nothing can follow it. */
 gy_status gy_constrain_follow(gy_engine *e, gy_choice *c, int member, int32_t id, gy_err *err, int32_t *is_last_out);
+
+/* step.c: the backend has failed, so what it gave means nothing; asked before anybody is told a token. */
+int gy_engine_is_lost(gy_engine *e);
+/* token.c: out, st, err, is_last of the first n items. Items whose logits are on the backend are not mixed with others.
+ * Does nothing more once the backend is lost. */
+void gy_engine_sample(gy_engine *e, int32_t n);
 
 /* engine.c: the choice's last event, and everything it held; frees the request with its last choice. */
 void gy_engine_finish(gy_engine *e, gy_choice *c, gy_finish reason, int32_t stop_id, const gy_err *err);

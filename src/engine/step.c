@@ -171,52 +171,20 @@ static void deliver(gy_engine *e, int32_t n) {
     }
 }
 
-/* ---- sample ----------------------------------------------------------------------------------------------------- */
-
-static void sample_token(gy_engine *e, gy_logit_item *it, int member) {
-    gy_choice *c = it->c;
-    const gy_req *q = c->req;
-    int ban = c->n_output < q->r.min_tokens;
-    gy_sample_in in = {.logits = it->logits,
-                       .p = &c->p,
-                       .counts = c->counts,
-                       .ban = q->ends,
-                       .n_ban = ban ? q->n_ends : 0,
-                       .position = it->pos + 1};
-    it->is_last = 0;
-    it->st = c->text ? gy_constrain_next(e, c, member, &in, &it->err) : GY_OK;
-    if (it->st == GY_OK) it->st = gy_sample_row(e->sampler, member, &in, &it->err, &it->out);
-    if (it->st == GY_OK && c->text) it->st = gy_constrain_follow(e, c, member, it->out.id, &it->err, &it->is_last);
-}
-
-static void sample_item(void *arg, int32_t i, int member) {
-    gy_engine *e = arg;
-    gy_logit_item *it = &e->item[i];
-    const gy_choice *c = it->c;
-    if (c->req->handoff)
-        it->st = GY_OK; /* an export: whoever imports it samples */
-    else if (it->samples)
-        sample_token(e, it, member);
-    else
-        it->st = gy_logprob_row(it->logits, e->m->d.n_vocab, c->tok[it->pos + 1], c->req->r.prompt_logprobs,
-                                it->pos + 1, &it->err, &it->out);
-}
+/* ---- tokens ----------------------------------------------------------------------------------------------------- */
 
 /* A device that failed gives logits that mean nothing: it is asked before anybody is told a token. What was not
  * delivered then stays where it is; the engine is lost. */
-static int is_lost(gy_engine *e) {
+int gy_engine_is_lost(gy_engine *e) {
     gy_status st = e->lost.status;
     if (st >= 0) e->lost.status = st = gy_loop_sync(e->loop, &e->lost);
     return st < 0;
 }
 
 static void sample_items(gy_engine *e, int32_t n) {
-    gy_backend *be = e->m->be;
-    if (!n || is_lost(e)) return;
-    int64_t t = gy_clock_ns();
-    be->ops->parallel(be, n, sample_item, e);
-    e->stats.sample_ns += gy_clock_ns() - t;
-    deliver(e, n);
+    if (!n) return;
+    gy_engine_sample(e, n);
+    if (e->lost.status >= 0) deliver(e, n);
 }
 
 static void set_item(gy_engine *e, int32_t i, int32_t f, const float *logits) {
@@ -228,16 +196,21 @@ static void set_item(gy_engine *e, int32_t i, int32_t f, const float *logits) {
     it->loops = fl->rule.kind == GY_EXIT_SELECT ? fl->exit.selected : fl->exit.loops;
     it->samples = fl->samples;
     it->logits = logits;
+    it->row = i;
 }
 
 /* ---- coda ------------------------------------------------------------------------------------------------------- */
 
-static const float *run_coda(gy_engine *e, const gy_sched_rows *b, const int32_t *logit, int32_t n_logit) {
+/* here: the logits are wanted as host memory, which is what it returns; NULL: they stay where the backend draws. */
+static const float *run_coda(gy_engine *e, const gy_sched_rows *b, const int32_t *logit, int32_t n_logit, int here) {
     gy_loop_batch batch = batch_of(b);
+    size_t room;
     for (int32_t i = 0; i < b->n_row; i++) e->row_state[i] = coda_state(e, b->flight[i]);
     batch.state = e->row_state;
     int64_t t = gy_clock_ns();
-    const float *logits = gy_loop_coda(e->loop, &batch, logit, n_logit);
+    gy_loop_read_out(e->loop, &batch, logit, n_logit);
+    const float *logits = NULL;
+    if (n_logit && (here || !gy_loop_draw_room(e->loop, &room))) logits = gy_loop_logits(e->loop, 0, n_logit);
     e->stats.model_ns += gy_clock_ns() - t;
     return logits;
 }
@@ -245,13 +218,13 @@ static const float *run_coda(gy_engine *e, const gy_sched_rows *b, const int32_t
 static int32_t coda(gy_engine *e) {
     int32_t n_row = 0;
     for (const gy_sched_rows *b; e->lost.status >= 0 && (b = gy_sched_coda(e->sched, e->o.max_logits))->n_row;) {
-        const float *logits = run_coda(e, b, b->logit, b->n_logit);
+        const float *logits = run_coda(e, b, b->logit, b->n_logit, 0);
         int32_t n = b->n_row, n_logit = b->n_logit, k = 0;
         memcpy(e->row_flight, b->flight, (size_t)n * sizeof *e->row_flight);
         memcpy(e->row_logit, b->logit, (size_t)n_logit * sizeof *e->row_logit);
         for (int32_t i = 0; i < n; i++) {
             if (k < n_logit && e->row_logit[k] == i) {
-                set_item(e, k, e->row_flight[i], logits + (size_t)k * (size_t)e->m->d.n_vocab);
+                set_item(e, k, e->row_flight[i], logits ? logits + (size_t)k * (size_t)e->m->d.n_vocab : NULL);
                 k++;
             } else {
                 gy_sched_done(e->sched, e->row_flight[i]);
@@ -323,7 +296,7 @@ static void route_row(gy_engine *e, int32_t f, float gate, double latent) {
  * max_logits. */
 static void route_by_logits(gy_engine *e, const int32_t *flights, int32_t n) {
     for (int32_t i = 0; i < n; i++) e->row_logit[i] = i;
-    const float *logits = run_coda(e, gy_sched_judge(e->sched, flights, n), e->row_logit, n);
+    const float *logits = run_coda(e, gy_sched_judge(e->sched, flights, n), e->row_logit, n, 1);
     int32_t k = 0;
     for (int32_t i = 0; i < n; i++) {
         const float *row = logits + (size_t)i * (size_t)e->m->d.n_vocab;
@@ -398,7 +371,7 @@ gy_status gy_engine_step(gy_engine *e, gy_err *err) {
         n += done;
         if (!done) break;
     }
-    if (is_lost(e)) return *err = e->lost, e->lost.status;
+    if (gy_engine_is_lost(e)) return *err = e->lost, e->lost.status;
     gy_handoff_tell(e);
     e->stats.n_step++;
     e->n_idle = n || e->n_handoff ? 0 : e->n_idle + 1; /* open imports may hold what the others wait for */

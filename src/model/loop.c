@@ -8,6 +8,7 @@
 #include "model/map_copy.h"
 
 #include <math.h>
+#include <string.h>
 
 struct gy_loop {
     gy_model *m;
@@ -37,13 +38,24 @@ struct gy_loop {
     double *latent;   /* [1] */
     float *logits;    /* [max_logit, n_vocab] */
 
-    /* The batch's row arrays on the backend. */
-    int32_t *state, *pos, *slot, *ids, *logit_row;
-    int64_t *map_off;
+    int32_t *one; /* [1] */
+
+    /* The batch's row arrays, brought over in one copy: written to stage as they come, behind one another in batch. */
+    char *batch, *stage; /* [stage_bytes]; one memory on a host backend */
+    size_t stage_bytes, n_stage;
+    const int32_t *state;   /* in batch */
+    const int32_t *special; /* in batch: ids of a prelude, logit rows of a coda */
+    gy_rows rows;           /* of the running batch, in batch */
+
+    /* Drawing, where the backend does it. */
+    char *draw;         /* [draw_bytes] */
+    gy_drawn *drawn;    /* [max_logit] */
+    char *host_draw;    /* [draw_bytes]; NULL: it does not */
+    gy_drawn *host_out; /* [max_logit] */
+    size_t draw_bytes;
 
     float *host_logits;     /* [max_logit, n_vocab], NULL on a host backend */
     void *host_row;         /* [n_embd] act, for get and set */
-    gy_rows rows;           /* of the running batch */
     void *stack[GY_STAGES]; /* the backend's, NULL where it has none */
 };
 
@@ -75,13 +87,25 @@ static void lay_out(gy_loop *l, gy_carve *c) {
     l->sin = take(l, c, row, half * sizeof(float));
     l->gate = take(l, c, row, sizeof(float));
     l->latent = take(l, c, row, sizeof(double));
-    l->state = take(l, c, row, sizeof(int32_t));
-    l->pos = take(l, c, row, sizeof(int32_t));
-    l->slot = take(l, c, row, sizeof(int32_t));
-    l->ids = take(l, c, row, sizeof(int32_t));
-    l->logit_row = take(l, c, row, sizeof(int32_t));
-    l->map_off = take(l, c, row, sizeof(int64_t));
+    l->one = take(l, c, 1, sizeof(int32_t));
+    l->batch = take(l, c, l->stage_bytes, 1);
+    l->draw = take(l, c, l->draw_bytes, 1);
+    l->drawn = take(l, c, l->draw_bytes ? (size_t)l->c.max_logit : 0, sizeof *l->drawn);
     l->logits = take(l, c, (size_t)l->c.max_logit, (size_t)d->n_vocab * sizeof(float));
+}
+
+/* map_off, state, pos, slot, ids or logit rows, and what is to be changed of the map; each begins at a multiple of 8.
+ */
+static size_t stage_bytes(const gy_loop_config *c) {
+    return (size_t)c->max_row * (sizeof(int64_t) + 4 * sizeof(int32_t)) +
+           (size_t)GY_MAP_PATCH * (sizeof(int64_t) + sizeof(int32_t)) + 8 * sizeof(int64_t);
+}
+
+/* Any one row's lists twice (a count for every token, the largest bias list, a mask, what may be banned), and short
+ * ones for all. */
+static size_t draw_bytes(const gy_model_desc *d, const gy_loop_config *c) {
+    size_t longest = (size_t)d->n_vocab * (sizeof(gy_draw_pair) + 1) + 16384;
+    return 2 * longest + (size_t)c->max_logit * 1024;
 }
 
 gy_ops_limits gy_loop_limits(const gy_model_desc *d, int32_t max_row, int32_t max_len) {
@@ -92,7 +116,7 @@ gy_ops_limits gy_loop_limits(const gy_model_desc *d, int32_t max_row, int32_t ma
 }
 
 size_t gy_loop_plan_bytes(const gy_model_desc *d, gy_dtype act, const gy_loop_config *c) {
-    gy_loop l = {.d = d, .act = act, .host = 1, .c = *c};
+    gy_loop l = {.d = d, .act = act, .host = 1, .c = *c, .stage_bytes = stage_bytes(c), .draw_bytes = draw_bytes(d, c)};
     gy_carve measure = {0};
     lay_out(&l, &measure);
     return measure.overflow ? 0 : measure.used;
@@ -141,6 +165,39 @@ static gy_status open_stacks(gy_loop *l, gy_err *err) {
     return GY_OK;
 }
 
+static int draws(const gy_loop *l) {
+    gy_backend *be = l->m->be;
+    return be->ops->sample && be->ops->sample(be, &(gy_sample_args){.n_vocab = l->d->n_vocab});
+}
+
+/* Host memory beside a backend's own. */
+static int open_host(gy_loop *l) {
+    size_t n = (size_t)l->c.max_logit;
+    l->host_row = gy_mem_alloc(GY_MEM_MODEL, (size_t)l->d->n_embd, sizeof(float));
+    if (l->host) return l->host_row != NULL;
+    l->stage = gy_mem_alloc(GY_MEM_MODEL, l->stage_bytes, 1);
+    l->host_logits = gy_mem_alloc(GY_MEM_MODEL, n, (size_t)l->d->n_vocab * sizeof(float));
+    if (!l->host_row || !l->stage || !l->host_logits) return 0;
+    if (!draws(l)) return 1;
+    l->host_draw = gy_mem_alloc(GY_MEM_MODEL, l->draw_bytes, 1);
+    l->host_out = gy_mem_alloc(GY_MEM_MODEL, n, sizeof *l->host_out);
+    return l->host_draw && l->host_out;
+}
+
+static gy_status open_memory(gy_loop *l, gy_err *err) {
+    gy_carve measure = {0};
+    lay_out(l, &measure);
+    l->bytes = measure.used;
+    if (!measure.overflow) l->mem = l->m->be->ops->alloc(l->m->be, l->bytes);
+    if (!l->mem || !open_host(l))
+        return gy_err_set(err, GY_E_NOMEM, "no memory for %zu bytes of workspace; lower --max-rows or --max-seqs",
+                          l->bytes);
+    if (l->host) l->carve = (gy_carve){.base = l->mem, .cap = l->bytes};
+    lay_out(l, &l->carve);
+    if (l->host) l->stage = l->batch;
+    return GY_OK;
+}
+
 gy_status gy_loop_create(gy_model *m, const gy_loop_config *c, gy_err *err, gy_loop **out) {
     gy_loop *l = gy_mem_alloc(GY_MEM_MODEL, 1, sizeof *l);
     if (!l) return gy_err_set(err, GY_E_NOMEM, "out of memory");
@@ -149,22 +206,10 @@ gy_status gy_loop_create(gy_model *m, const gy_loop_config *c, gy_err *err, gy_l
     l->act = m->be->act;
     l->host = m->be->is_host;
     l->c = *c;
-    gy_carve measure = {0};
-    lay_out(l, &measure);
-    l->bytes = measure.used;
-    if (!measure.overflow) l->mem = m->be->ops->alloc(m->be, l->bytes);
-    l->host_row = gy_mem_alloc(GY_MEM_MODEL, (size_t)m->d.n_embd, sizeof(float));
-    if (!m->be->is_host)
-        l->host_logits = gy_mem_alloc(GY_MEM_MODEL, (size_t)c->max_logit, (size_t)m->d.n_vocab * sizeof(float));
-    if (!l->mem || !l->host_row || (!m->be->is_host && !l->host_logits)) {
-        gy_status st = gy_err_set(err, GY_E_NOMEM,
-                                  "no memory for %zu bytes of workspace; lower --max-rows or --max-seqs", l->bytes);
-        gy_loop_destroy(l);
-        return st;
-    }
-    if (m->be->is_host) l->carve = (gy_carve){.base = l->mem, .cap = l->bytes};
-    lay_out(l, &l->carve);
-    gy_status st = gy_map_copy_open(&l->core_map, m->be, &l->c.core, err);
+    l->stage_bytes = stage_bytes(c);
+    l->draw_bytes = draw_bytes(l->d, c);
+    gy_status st = open_memory(l, err);
+    if (st == GY_OK) st = gy_map_copy_open(&l->core_map, m->be, &l->c.core, err);
     if (st == GY_OK) st = gy_map_copy_open(&l->bound_map, m->be, &l->c.boundary, err);
     if (st == GY_OK) st = open_stacks(l, err);
     if (st == GY_OK)
@@ -182,6 +227,9 @@ void gy_loop_destroy(gy_loop *l) {
     gy_map_copy_close(&l->core_map);
     gy_map_copy_close(&l->bound_map);
     l->m->be->ops->free(l->m->be, l->mem, l->bytes);
+    if (!l->host) gy_mem_free(l->stage);
+    gy_mem_free(l->host_draw);
+    gy_mem_free(l->host_out);
     gy_mem_free(l->host_logits);
     gy_mem_free(l->host_row);
     gy_mem_free(l);
@@ -193,25 +241,44 @@ size_t gy_loop_workspace_bytes(const gy_loop *l) {
 
 /* ---- one batch -------------------------------------------------------------------------------------------------- */
 
-/* The rows of a batch, and the map rows that they will read in the group of map. */
-static void begin_rows(gy_loop *l, const gy_loop_batch *b, const gy_kv_view *kv, gy_map_copy *map) {
+/* Appends an array to the batch; returns where it will be on the backend. */
+static void *stage(gy_loop *l, const void *src, size_t n, size_t elem_bytes) {
+    size_t at = l->n_stage, bytes = n * elem_bytes;
+    GY_CHECK(at + bytes <= l->stage_bytes);
+    memcpy(l->stage + at, src, bytes);
+    l->n_stage = (at + bytes + 7) / 8 * 8;
+    return l->batch + at;
+}
+
+/* The rows of a batch, n_special ids or logit rows, and what the map rows that they will read in the group of map have
+ * that the backend has not: one copy. */
+static void begin_rows(gy_loop *l, const gy_loop_batch *b, const gy_kv_view *kv, gy_map_copy *map,
+                       const int32_t *special, int32_t n_special) {
     GY_CHECK(b->n_row <= l->c.max_row);
     gy_backend *be = l->m->be;
     size_t n = (size_t)b->n_row;
-    be->ops->upload(be, l->state, b->state, n * sizeof(int32_t));
-    be->ops->upload(be, l->pos, b->pos, n * sizeof(int32_t));
-    if (b->slot) be->ops->upload(be, l->slot, b->slot, n * sizeof(int32_t));
-    if (b->map_off) be->ops->upload(be, l->map_off, b->map_off, n * sizeof(int64_t));
-    l->rows = (gy_rows){.n_row = b->n_row, .pos = l->pos, .slot = l->slot, .map_off = l->map_off};
-    if (!kv->base) return;
-    gy_map_copy_update(map, b->n_row, b->pos, b->map_off);
-    if (be->ops->begin_rows)
+    gy_patch_args patch = {0};
+    l->n_stage = 0;
+    l->rows = (gy_rows){.n_row = b->n_row};
+    if (b->map_off) l->rows.map_off = stage(l, b->map_off, n, sizeof(int64_t));
+    l->state = stage(l, b->state, n, sizeof(int32_t));
+    l->rows.pos = stage(l, b->pos, n, sizeof(int32_t));
+    if (b->slot) l->rows.slot = stage(l, b->slot, n, sizeof(int32_t));
+    if (n_special) l->special = stage(l, special, (size_t)n_special, sizeof(int32_t));
+    if (kv->base && gy_map_copy_update(map, b->n_row, b->pos, b->map_off))
+        patch = (gy_patch_args){.idx = stage(l, map->idx, (size_t)map->n, sizeof *map->idx),
+                                .v = stage(l, map->v, (size_t)map->n, sizeof *map->v),
+                                .n = map->n,
+                                .y = map->dev};
+    if (!l->host) be->ops->upload(be, l->batch, l->stage, l->n_stage);
+    if (patch.n) be->ops->patch(be, &patch);
+    if (kv->base && be->ops->begin_rows)
         be->ops->begin_rows(be, &(gy_rows){.n_row = b->n_row, .pos = b->pos, .map_off = b->map_off});
 }
 
 static void fill_rope(gy_loop *l) {
     gy_model *m = l->m;
-    m->be->ops->rope_table(m->be, &(gy_rope_table_args){.pos = l->pos,
+    m->be->ops->rope_table(m->be, &(gy_rope_table_args){.pos = l->rows.pos,
                                                         .inv_freq = m->inv_freq,
                                                         .table = m->rope_table,
                                                         .n_row = l->rows.n_row,
@@ -325,10 +392,10 @@ void gy_loop_prelude(gy_loop *l, const gy_loop_batch *b, const gy_loop_entry *in
     gy_model *m = l->m;
     gy_backend *be = m->be;
     if (!b->n_row) return;
-    begin_rows(l, b, &l->c.boundary, &l->bound_map);
-    be->ops->upload(be, l->ids, in->ids, (size_t)b->n_row * sizeof(int32_t));
-    be->ops->embed(be, &(gy_embed_args){
-                           .table = &m->embed, .ids = l->ids, .scale = m->d.embed_scale, .n_row = b->n_row, .y = l->x});
+    begin_rows(l, b, &l->c.boundary, &l->bound_map, in->ids, b->n_row);
+    be->ops->embed(be,
+                   &(gy_embed_args){
+                       .table = &m->embed, .ids = l->special, .scale = m->d.embed_scale, .n_row = b->n_row, .y = l->x});
     if (m->d.n_layer[GY_PRELUDE]) {
         fill_rope(l);
         stage_forward(l, GY_PRELUDE);
@@ -378,7 +445,7 @@ static void read_latent(gy_loop *l, double *latent_out) {
 void gy_loop_pass(gy_loop *l, const gy_loop_batch *b, float *gate_out, double *latent_out) {
     gy_model *m = l->m;
     if (!b->n_row) return;
-    begin_rows(l, b, &l->c.core, &l->core_map);
+    begin_rows(l, b, &l->c.core, &l->core_map, NULL, 0);
     fill_rope(l);
     move_rows(l, 0, l->state_h, l->state, b->n_row, l->x);
     if (latent_out) move_rows(l, 0, l->state_h, l->state, b->n_row, l->prev);
@@ -390,26 +457,54 @@ void gy_loop_pass(gy_loop *l, const gy_loop_batch *b, float *gate_out, double *l
     if (latent_out) read_latent(l, latent_out);
 }
 
-const float *gy_loop_coda(gy_loop *l, const gy_loop_batch *b, const int32_t *logit_row, int32_t n_logit) {
+void gy_loop_read_out(gy_loop *l, const gy_loop_batch *b, const int32_t *logit_row, int32_t n_logit) {
     gy_model *m = l->m;
     gy_backend *be = m->be;
     GY_CHECK(n_logit <= l->c.max_logit && n_logit <= b->n_row);
-    if (!b->n_row || (!n_logit && !m->d.n_layer[GY_CODA])) return NULL;
-    begin_rows(l, b, &l->c.boundary, &l->bound_map);
+    if (!b->n_row || (!n_logit && !m->d.n_layer[GY_CODA])) return;
+    begin_rows(l, b, &l->c.boundary, &l->bound_map, logit_row, n_logit);
     move_rows(l, 0, l->state_h, l->state, b->n_row, l->x);
     if (m->d.coda_norm) norm(l, l->x, m->final_norm, b->n_row, l->x);
     if (m->d.n_layer[GY_CODA]) {
         fill_rope(l);
         stage_forward(l, GY_CODA);
     }
-    if (!n_logit) return NULL;
-    be->ops->upload(be, l->logit_row, logit_row, (size_t)n_logit * sizeof(int32_t));
-    move_rows(l, 0, l->x, l->logit_row, n_logit, l->a);
+    if (!n_logit) return;
+    move_rows(l, 0, l->x, l->special, n_logit, l->a);
     if (m->d.head_norm) norm(l, l->a, m->final_norm, n_logit, l->a);
     be->ops->linear(be, &(gy_linear_args){.x = l->a, .w = &m->head, .n_row = n_logit, .y_f32 = 1, .y = l->logits});
-    if (be->is_host) return l->logits;
-    be->ops->download(be, l->host_logits, l->logits, (size_t)n_logit * (size_t)m->d.n_vocab * sizeof(float));
-    return l->host_logits;
+}
+
+const float *gy_loop_logits(gy_loop *l, int32_t first, int32_t n) {
+    gy_backend *be = l->m->be;
+    size_t row = (size_t)l->d->n_vocab, at = (size_t)first * row;
+    GY_CHECK(first >= 0 && n >= 0 && first <= l->c.max_logit - n);
+    if (l->host) return l->logits + at;
+    be->ops->download(be, l->host_logits + at, l->logits + at, (size_t)n * row * sizeof(float));
+    return l->host_logits + at;
+}
+
+const float *gy_loop_coda(gy_loop *l, const gy_loop_batch *b, const int32_t *logit_row, int32_t n_logit) {
+    gy_loop_read_out(l, b, logit_row, n_logit);
+    return n_logit ? gy_loop_logits(l, 0, n_logit) : NULL;
+}
+
+void *gy_loop_draw_room(gy_loop *l, size_t *bytes_out) {
+    *bytes_out = l->draw_bytes;
+    return l->host_draw;
+}
+
+const gy_drawn *gy_loop_draw(gy_loop *l, int32_t first, int32_t n, size_t bytes) {
+    gy_backend *be = l->m->be;
+    GY_CHECK(first >= 0 && n >= 0 && first <= l->c.max_logit - n && bytes <= l->draw_bytes);
+    be->ops->upload(be, l->draw, l->host_draw, bytes);
+    be->ops->sample(be, &(gy_sample_args){.logits = l->logits + (size_t)first * (size_t)l->d->n_vocab,
+                                          .n_row = n,
+                                          .n_vocab = l->d->n_vocab,
+                                          .rows = (const gy_draw_row *)l->draw,
+                                          .out = l->drawn});
+    be->ops->download(be, l->host_out, l->drawn, (size_t)n * sizeof *l->drawn);
+    return l->host_out;
 }
 
 /* ---- states ----------------------------------------------------------------------------------------------------- */
@@ -420,9 +515,9 @@ static char *state_row(const gy_loop *l, void *pool, int32_t state) {
 
 void gy_loop_copy_state(gy_loop *l, int32_t src, int32_t dst) {
     gy_backend *be = l->m->be;
-    be->ops->upload(be, l->state, &dst, sizeof dst);
-    move_rows(l, 1, state_row(l, l->state_h, src), l->state, 1, l->state_h);
-    if (l->state_e) move_rows(l, 1, state_row(l, l->state_e, src), l->state, 1, l->state_e);
+    be->ops->upload(be, l->one, &dst, sizeof dst);
+    move_rows(l, 1, state_row(l, l->state_h, src), l->one, 1, l->state_h);
+    if (l->state_e) move_rows(l, 1, state_row(l, l->state_e, src), l->one, 1, l->state_e);
 }
 
 void gy_loop_get_state(gy_loop *l, int32_t state, float *out) {

@@ -57,9 +57,20 @@ void gy_loop_prelude(gy_loop *l, const gy_loop_batch *b, const gy_loop_entry *in
  * wanted. */
 void gy_loop_pass(gy_loop *l, const gy_loop_batch *b, float *gate_out, double *latent_out);
 
-/* Coda layers for all rows; logits for the rows logit_row[0..n_logit) of the batch, n_logit <= max_logit. Returns host
- * memory [n_logit, n_vocab] f32, valid until the next call; NULL when n_logit is 0. */
+/* Coda layers for all rows; logits for the rows logit_row[0..n_logit) of the batch, n_logit <= max_logit: they stay on
+ * the backend until the next call. Does not wait. */
+void gy_loop_read_out(gy_loop *l, const gy_loop_batch *b, const int32_t *logit_row, int32_t n_logit);
+/* Logits first..first + n - 1 of the last read_out as host memory [n, n_vocab] f32, valid until the next one. Waits. */
+const float *gy_loop_logits(gy_loop *l, int32_t first, int32_t n);
+/* Both, for all of them; NULL when n_logit is 0. */
 const float *gy_loop_coda(gy_loop *l, const gy_loop_batch *b, const int32_t *logit_row, int32_t n_logit);
+
+/* Tokens by the backend (gy_ops.sample), from logits that stay there. room: host memory for n gy_draw_row and behind
+ * them their lists and masks (base/draw.h), aligned to 8; NULL: this backend does not draw, or not from such a
+ * vocabulary. draw: for logits first..first + n - 1 of the last read_out, from the first `bytes` of room; [n], valid
+ * until the next call. Waits. */
+void *gy_loop_draw_room(gy_loop *l, size_t *bytes_out);
+const gy_drawn *gy_loop_draw(gy_loop *l, int32_t first, int32_t n, size_t bytes);
 
 /* dst state := src state (hidden and injection). */
 void gy_loop_copy_state(gy_loop *l, int32_t src, int32_t dst);

@@ -1,0 +1,281 @@
+/* Tokens drawn by a backend = tokens drawn by the host: the same requests, of all kinds, on the reference backend and
+ * on one that calls its memory its own and has gy_ops.sample and patch. Its sample is an obvious one (full sort, plain
+ * loops) over base/draw.h's words, so what the engine packs and takes back is tested where there is no GPU; the GPU's
+ * own is compared with the host sampler in tests/ops/test_ops_sample.c.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/gold.h"
+
+enum { MAX_V = 512 };
+
+/* ---- a backend that draws ---------------------------------------------------------------------------------------- */
+
+static struct {
+    const gy_ops *real;
+    int drawn, refused, refuse_all, masked, known, patched;
+} seen;
+
+static const float *key;
+static int by_logit_then_id(const void *a, const void *b) {
+    int i = *(const int *)a, j = *(const int *)b;
+    if (key[i] != key[j]) return key[i] > key[j] ? -1 : 1;
+    return i - j;
+}
+
+/* Ids by logit, masked ones last; -1: broken, or nothing is left. Returns how many are above -inf. */
+static int order_of(const float *x, int n, int *order) {
+    int open = 0;
+    for (int i = 0; i < n; i++) {
+        if (isnan(x[i]) || x[i] == INFINITY) return -1;
+        open += x[order[i] = i] != -INFINITY;
+    }
+    key = x;
+    qsort(order, (size_t)n, sizeof *order, by_logit_then_id);
+    return open ? open : -1;
+}
+
+static void change(float *x, int n, const gy_draw_row *r, const char *lists) {
+    const uint32_t *mask = (const uint32_t *)(lists + r->mask);
+    const int32_t *ban = (const int32_t *)(lists + r->ban);
+    const gy_draw_pair *bias = (const gy_draw_pair *)(lists + r->bias),
+                       *count = (const gy_draw_pair *)(lists + r->count);
+    for (int i = 0; r->mask && i < n; i++)
+        if (!(mask[i / 32] >> i % 32 & 1)) x[i] = -INFINITY;
+    for (int k = 0; k < r->n_ban; k++)
+        if (ban[k] >= 0 && ban[k] < n) x[ban[k]] = -INFINITY;
+    for (int k = 0; k < r->n_bias; k++) x[bias[k].id] += bias[k].v.f;
+    for (int k = 0; k < r->n_count; k++) {
+        float *y = &x[count[k].id];
+        *y = gy_penalized(*y, count[k].v.i, r->repetition, r->frequency, r->presence);
+    }
+}
+
+static int draw(const float *x, int n, const gy_draw_row *r, const int *order, int n_open) {
+    uint64_t mass[MAX_V] = {0}, total = 0, sum = 0;
+    double unit = gy_mass_unit(n), per_t = 1.0 / (double)r->temperature;
+    int kept = n_open;
+    if (r->top_k > 0 && r->top_k < n_open)
+        for (kept = r->top_k; kept < n_open && x[order[kept]] == x[order[r->top_k - 1]];) kept++;
+    for (int i = 0; i < kept; i++)
+        total += mass[order[i]] = gy_mass(gy_draw_weight(((double)x[order[i]] - x[order[0]]) * per_t), unit);
+    uint64_t due = r->top_p < 1 ? gy_mass_due(r->top_p, total) : total;
+    for (int i = 0; i < kept; i++) {
+        double w = gy_draw_weight(((double)x[order[i]] - x[order[0]]) * per_t);
+        uint64_t m = mass[order[i]];
+        if (sum >= due || w < (double)r->min_p) mass[order[i]] = 0;
+        sum += m;
+    }
+    total = sum = 0;
+    for (int i = 0; i < n; i++) total += mass[i];
+    due = gy_mass_at(r->word, total);
+    for (int i = 0; i < n; i++)
+        if ((sum += mass[i]) > due) return i;
+    return -1;
+}
+
+static void say_raw(const float *x, int n, int n_top, const int *order, int n_open, gy_drawn *o) {
+    double unit = gy_mass_unit(n);
+    o->top = x[order[0]];
+    o->mass = 0;
+    o->n_top = n_top < n_open ? n_top : n_open;
+    for (int i = 0; i < n; i++) o->mass += gy_mass(gy_draw_weight((double)x[i] - o->top), unit);
+    for (int i = 0; i < o->n_top; i++) o->top_x[i] = x[o->top_id[i] = order[i]];
+}
+
+static void draw_row(const float *logits, int n, const gy_draw_row *r, const char *lists, gy_drawn *o) {
+    float x[MAX_V];
+    int order[MAX_V], open = order_of(logits, n, order);
+    memset(o, 0x5a, sizeof *o);
+    o->refused = open < 0;
+    if (o->refused) return;
+    if (r->n_top >= 0) say_raw(logits, n, r->n_top, order, open, o);
+    memcpy(x, logits, (size_t)n * sizeof *x);
+    if (r->id < 0) {
+        change(x, n, r, lists);
+        open = order_of(x, n, order);
+        o->refused = open < 0 || seen.refuse_all;
+        if (o->refused) return;
+    }
+    o->id = r->id >= 0 ? r->id : r->temperature > 0 ? draw(x, n, r, order, open) : order[0];
+    o->x = logits[o->id];
+}
+
+static int own_sample(gy_backend *be, const gy_sample_args *a) {
+    (void)be;
+    assert_true(a->n_vocab <= MAX_V);
+    for (int i = 0; i < a->n_row; i++) {
+        draw_row(a->logits + (size_t)i * (size_t)a->n_vocab, a->n_vocab, &a->rows[i], (const char *)a->rows,
+                 &a->out[i]);
+        seen.drawn += a->rows[i].id < 0;
+        seen.known += a->rows[i].id >= 0 && a->rows[i].n_top >= 0;
+        seen.masked += a->rows[i].mask != 0;
+        seen.refused += a->out[i].refused;
+    }
+    return 1;
+}
+
+static void own_patch(gy_backend *be, const gy_patch_args *a) {
+    (void)be;
+    for (int i = 0; i < a->n; i++) {
+        assert_true(a->y[a->idx[i]] != a->v[i]);
+        a->y[a->idx[i]] = a->v[i];
+    }
+    seen.patched += a->n;
+}
+
+static void own_destroy(gy_backend *be) {
+    be->ops = seen.real;
+    be->ops->destroy(be);
+}
+
+static gy_backend *own_create(gy_dtype act) {
+    static gy_ops ops;
+    gy_backend *be;
+    gy_err err;
+    assert_int_equal(gy_backend_ref_create(act, &err, &be), GY_OK);
+    seen.real = be->ops;
+    ops = *be->ops;
+    ops.destroy = own_destroy;
+    ops.sample = own_sample;
+    ops.patch = own_patch;
+    be->ops = &ops;
+    be->is_host = 0;
+    return be;
+}
+
+/* ---- the same requests on both ----------------------------------------------------------------------------------- */
+
+enum { N = 12, N_ID = 24, N_BIAS = 30 };
+
+static gy_grammar_vocab *make_vocab(const gy_model_desc *d) {
+    static char bytes[256];
+    gy_grammar_token *t = calloc((size_t)d->n_vocab, sizeof *t);
+    gy_grammar_vocab *v = NULL;
+    gy_err err;
+    for (int32_t i = 0; i < d->n_vocab; i++) {
+        bytes[i % 256] = (char)(i % 256);
+        t[i].s = &bytes[i % 256];
+        t[i].len = i > 3 && i < 256;
+    }
+    if (gy_grammar_vocab_create(t, d->n_vocab, d->eos, d->n_eos, &err, &v) < 0) fail_msg("%s", err.msg);
+    free(t);
+    return v;
+}
+
+typedef struct work {
+    int32_t ids[N_ID], stop[2];
+    gy_logit_bias bias[N_BIAS];
+    gy_grammar_vocab *vocab;
+    gy_grammar *grammar;
+    gy_request r[N];
+} work;
+
+static void set_requests(work *w, const gy_model_desc *d) {
+    gy_err err;
+    static const char digits[] = "[0-9a-f]{3,40}";
+    for (int i = 0; i < N_ID; i++) w->ids[i] = (i * 37 + 11) % d->n_vocab;
+    for (int i = 0; i < N_BIAS; i++) w->bias[i] = (gy_logit_bias){i * 7 + 3, (float)(i % 11) - 4};
+    w->vocab = make_vocab(d);
+    if (gy_grammar_compile(GY_GRAMMAR_REGEX, digits, strlen(digits), &err, &w->grammar) < 0) fail_msg("%s", err.msg);
+    for (int i = 0; i < N; i++) {
+        gy_request *r = &w->r[i];
+        gy_request_default(r, d);
+        r->prompt = w->ids + i;
+        r->n_prompt = N_ID - i;
+        r->max_tokens = 20;
+        r->ignore_eos = i != 4;
+        r->sample.seed = (uint64_t)(i * 1000 + 7);
+        r->sample.temperature = i < 2 ? 0 : 1;
+        r->sample.n_logprobs = i % 4 - 1;
+    }
+    w->r[1].prompt_logprobs = 3;
+    w->r[3].sample.top_k = 20;
+    w->r[3].sample.top_p = .8f;
+    w->r[4].n_stop_ids = 2;
+    w->r[4].stop_ids = w->stop;
+    w->r[4].min_tokens = 12;
+    w->stop[0] = 40;
+    w->stop[1] = 41;
+    w->r[4].sample.bias = w->bias;
+    w->r[4].sample.n_bias = N_BIAS;
+    w->r[5].sample.repetition_penalty = 1.3f;
+    w->r[5].sample.frequency_penalty = .5f;
+    w->r[6].n = 3;
+    w->r[6].sample.presence_penalty = 1;
+    w->r[6].sample.min_p = .02f;
+    w->r[7].exit = (gy_exit_rule){GY_EXIT_KL, 0.1, 1, d->n_loop, 0}; /* these logits are the host's */
+    w->r[8].exit = (gy_exit_rule){GY_EXIT_ENTROPY, 0.2, 1, d->n_loop, 0};
+    for (int i = 9; i < 11; i++) {
+        w->r[i].grammar = w->grammar;
+        w->r[i].vocab = w->vocab;
+        w->r[i].sample.temperature = i == 9 ? 0 : 1.5f;
+    }
+    w->r[11].sample.temperature = 5;
+    w->r[11].sample.top_p = .6f;
+}
+
+static void few_logits(gy_engine_opts *o, const void *arg) {
+    (void)arg;
+    o->prefix_cache = 1;
+    o->max_logits = 7;
+    o->sched.prefill_chunk = 9;
+}
+
+enum { N_RES = N + 2 };
+static void run(gold_env *env, const gold_setup *s, gold_result *res) {
+    work w = {0};
+    set_requests(&w, &env->m->d);
+    assert_int_equal(gold_n_choice(w.r, N), N_RES);
+    gold_engine(s, env);
+    gold_run(env->e, w.r, N, res);
+    gy_grammar_put(w.grammar);
+    gy_grammar_vocab_destroy(w.vocab);
+}
+
+static void on_both(const char *model, gy_dtype act, gold_result *host, gold_result *own) {
+    gold_setup s = {.model = model, .backend = "ref", .act = act, .max_rows = 40, .patch = few_logits};
+    gold_env env;
+    gy_err err;
+    char path[512];
+    gold_open(&s, &env);
+    run(&env, &s, host);
+    gold_close(&env);
+    memset(&seen, 0, sizeof seen);
+    env = (gold_env){.be = own_create(act)};
+    snprintf(path, sizeof path, GY_SOURCE_DIR "/tests/golden/models/%s", model);
+    if (gy_model_load(path, &(gy_model_load_opts){.be = env.be}, &err, &env.m) != GY_OK) fail_msg("%s", err.msg);
+    for (seen.refuse_all = 0; seen.refuse_all < 2; seen.refuse_all++, own += N_RES) run(&env, &s, own);
+    gold_close(&env);
+}
+
+/* Once as it is, once with every draw refused: then the host sampler judges each row by itself. */
+static void drawn_by_either(void **state) {
+    (void)state;
+    static const char *const models[] = {"ouro-tiny", "huginn-tiny", "nanbeige-tiny"};
+    static gold_result host[N_RES], own[2 * N_RES];
+    char why[256];
+    for (int i = 0; i < 6; i++) {
+        on_both(models[i / 2], i % 2 ? GY_BF16 : GY_F32, host, own);
+        for (int k = 0; k < 2 * N_RES; k++)
+            if (gold_diff(&host[k % N_RES], &own[k], why, sizeof why))
+                fail_msg("%s, choice %d%s: %s", models[i / 2], k % N_RES, k < N_RES ? "" : " refused", why);
+        for (int k = 0; k < N_RES; k++) assert_true(host[k].n > 0);
+        assert_true(seen.drawn > 200 && seen.masked > 20 && seen.known > 20 && seen.patched > 200);
+        assert_true(seen.refused > 100);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(drawn_by_either)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

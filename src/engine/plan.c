@@ -261,7 +261,7 @@ static gy_status too_large(const gy_engine_plan *p, size_t weights, size_t kv, s
 
 gy_status gy_engine_check_fits(const gy_model_desc *d, gy_dtype act, const gy_engine_opts *o, size_t weights,
                                size_t have, gy_err *err) {
-    gy_engine_plan most, p;
+    gy_engine_plan most = {0}, p = {0};
     GY_TRY(gy_engine_make_plan(d, act, o, 0, err, &most)); /* wrong options, not want of memory */
     gy_status st = gy_engine_make_plan(d, act, o, have > weights ? have - weights : 1, NULL, &p);
     if (st < 0) return too_large(&most, weights, most.kv_token_bytes * GY_BLOCK_SLOTS, have, err);

@@ -170,7 +170,7 @@ static gy_status load_part(loader *l, const gy_tensor_info *t, gy_weight *w, int
 }
 
 static gy_status load_qk_bias(loader *l, const gy_tensor_info *t, gy_layer *y) {
-    void *both;
+    void *both = NULL;
     GY_TRY(load_vec(l, t, &both));
     y->q_bias = both; /* stored [2, 1, n_head, head_dim]: q first */
     y->k_bias = (char *)both + n_elem(t) / 2 * gy_dtype_bytes(l->m->be->act);

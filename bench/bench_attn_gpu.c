@@ -1,7 +1,7 @@
 /* Attention of the GPU backend alone: many launches over layers of a pool far larger than the L2, then one wait, so the
  * time is the device's (a launch takes less than a kernel). Prints us, TFLOP/s (causal: 2 x 2 x pairs x head_dim x
  * heads), GB/s of K and V against the ceilings of docs/kernels.md, and a hash of the result's bits.
- * gyre-bench-attn-gpu [HEADS KV_HEADS HEAD_DIM]
+ * gyre-bench-attn-gpu [HEADS KV_HEADS HEAD_DIM [SHIFT]]: SHIFT not 0: slots are not whole blocks in order.
  */
 #include "base/clock.h"
 #include "base/mem.h"
@@ -125,7 +125,8 @@ int main(int argc, char **argv) {
     gy_cuda_opts o = {.act = GY_BF16, .n_thread = 1, .limits = {.max_row = 4096, .max_k = 8192, .max_len = 65536}};
     gy_err err = {0};
     fixture f = {.n_head = 16, .n_kv = 16, .d = 128, .max_row = 4096, .n_slot = 32 * 2048};
-    if (argc == 4) {
+    int32_t shift = argc == 5 ? atoi(argv[4]) : 0;
+    if (argc >= 4) {
         f.n_head = atoi(argv[1]);
         f.n_kv = atoi(argv[2]);
         f.d = atoi(argv[3]);
@@ -139,7 +140,7 @@ int main(int argc, char **argv) {
     int32_t *map = malloc((size_t)f.n_slot * 4);
     if (!map) return 1;
     for (int32_t i = 0; i < f.n_slot; i++)
-        map[i] = (i / 16 * 1237 % (f.n_slot / 16)) * 16 + i % 16; /* blocks scattered */
+        map[i] = ((i / 16 * 1237 % (f.n_slot / 16)) * 16 + i % 16 + shift) % f.n_slot; /* blocks scattered */
     f.map = on_device(be, map, (size_t)f.n_slot * 4);
     f.kv = random_bf16(be, (size_t)f.n_slot * N_LAYER * 2 * row);
     f.q = random_bf16(be, (size_t)f.max_row * (size_t)(f.n_head + 2 * f.n_kv) * (size_t)f.d);

@@ -276,6 +276,7 @@ static void test_one_sequence(void **state) {
             one_sequence(&variants[iv], GY_BF16, 4, 1, 128, 505, 60, layout);
             one_sequence(&variants[iv], GY_BF16, 3, 1, 96, 500, 70, layout);
             one_sequence(&variants[iv], GY_BF16, 8, 1, 64, 1000, 30, layout);
+            one_sequence(&variants[iv], GY_BF16, 1, 1, 128, 1100, 40, layout); /* half a block, cut by chunks */
         }
     }
 }

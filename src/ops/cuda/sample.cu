@@ -7,15 +7,17 @@
  * that is compared are keys, so neither the number of blocks nor the order of atomics shows in a result: a row alone
  * and a row in a batch have the same bits although they use other clusters.
  *
- *   pick_max   largest (key, lowest id) of the cluster; NaN and +inf win over all
- *   pick_bar   radix select on keys, 11 + 11 + 10 bits, by number of tokens (top-k, alternatives) or by mass (top-p):
- * the largest key v such that what has a key >= v reaches the due amount. Histograms of 2048 bins; a block's atomics
- * are its own, then every block adds those of all, bins from above. pick_at    the first token in order of ids whose
- * running sum is above an amount: the draw (masses), or the id of the m-th among equals (ones). A warp sums a stretch
- * of ids; the one that holds the amount is gone through by the whole block.
+ * pick_max: the largest (key, lowest id) of the cluster; NaN and +inf win over all.
+ *
+ * pick_bar: radix select on keys, 11 + 11 + 10 bits, by number of tokens (top-k, alternatives) or by mass (top-p): the
+ * largest key v such that what has a key >= v reaches the due amount. Histograms of 2048 bins in each block; a warp
+ * of each block then reads the sums of 32 groups of bins of all blocks, and the bins of the group that matters.
+ *
+ * pick_at: the first token in order of ids whose running sum is above an amount: the draw (masses), or the id of the
+ * m-th among equals (ones). A warp sums a stretch of ids; the one that holds the amount is gone through by the block.
  *
  * Block: 1024 threads; a warp's stretch is [warp * seg, +seg) of the slice, so warps and blocks stand in order of ids.
- * Shared memory: the slice and 19 KiB. Rows need sm_90's clusters where one block does not hold them.
+ * Shared memory: the slice and 18 KiB. Rows need sm_90's clusters where one block does not hold them.
  */
 #include "ops/cuda/cuda_int.cuh"
 
@@ -34,7 +36,7 @@ typedef struct keep {
 
 typedef struct shared {
     uint64_t slot[SLOTS]; /* what other blocks of the row read: each written once, between two cluster barriers */
-    uint64_t warp[WARPS], scan[WARPS], found[2];
+    uint64_t warp[WARPS], scan[WARPS], group[WARPS], found[4];
     uint64_t list[GY_DRAW_MAX_TOP], all[GY_DRAW_MAX_TOP]; /* alternatives: this block's; the row's (first block) */
     uint32_t n_list;
     alignas(16) uint32_t lo[BINS];
@@ -246,14 +248,40 @@ static __device__ void histogram(const part &p, const keep &f, int shift, int bi
     }
 }
 
-/* Bins 2 t and 2 t + 1 of all blocks. */
-static __device__ inline void bins_of(const part &p, int t, uint64_t *even, uint64_t *odd) {
-    *even = *odd = 0;
-    for (uint32_t r = 0; r < p.size; r++) {
-        uint2 low = *((const uint2 *)of_rank(p.s->lo, r) + t), high = *((const uint2 *)of_rank(p.s->hi, r) + t);
-        *even += (uint64_t)high.x << 32 | low.x;
-        *odd += (uint64_t)high.y << 32 | low.y;
+/* Each warp's 64 bins together, for the row to see. */
+static __device__ void publish_groups(const part &p) {
+    const uint2 low = ((const uint2 *)p.s->lo)[threadIdx.x], high = ((const uint2 *)p.s->hi)[threadIdx.x];
+    uint64_t sum = warp_sum(((uint64_t)high.x << 32 | low.x) + ((uint64_t)high.y << 32 | low.y));
+    if (threadIdx.x % 32 == 0) p.s->group[threadIdx.x / 32] = sum;
+    row_sync();
+}
+
+/* Sums of a warp's values from its last lane down to this one. */
+static __device__ inline uint64_t sum_from_above(uint64_t v) {
+    int lane = threadIdx.x % 32;
+    for (int o = 1; o < 32; o *= 2) {
+        uint64_t w = __shfl_down_sync(~0u, v, o);
+        if (lane + o < 32) v += w;
     }
+    return v;
+}
+
+/* One warp: in which bin of all blocks, counted from above, the sum reaches due. found: the bin, and the sum above it.
+ * groups: the sum of each group, a lane each, from above. */
+static __device__ void find_bin(const part &p, uint64_t due, uint64_t groups, uint64_t own) {
+    int lane = threadIdx.x, g = 31 - __clz((int)__ballot_sync(~0u, groups >= due));
+    uint64_t above = __shfl_sync(~0u, groups - own, g), even = 0, odd = 0;
+    for (uint32_t r = 0; r < p.size; r++) {
+        uint2 low = ((const uint2 *)of_rank(p.s->lo, r))[32 * g + lane];
+        uint2 high = ((const uint2 *)of_rank(p.s->hi, r))[32 * g + lane];
+        even += (uint64_t)high.x << 32 | low.x;
+        odd += (uint64_t)high.y << 32 | low.y;
+    }
+    uint64_t sum = above + sum_from_above(even + odd), before = sum - even - odd;
+    if (before >= due || due > sum) return;
+    int in_odd = due <= before + odd;
+    p.s->found[0] = (uint64_t)(64 * g + 2 * lane + in_odd);
+    p.s->found[1] = in_odd ? before : before + odd;
 }
 
 /* The largest key v such that what counts with keys >= v reaches due; *above_out: what has keys > v. MASS: due is what
@@ -267,22 +295,20 @@ static __device__ uint32_t pick_bar(const part &p, const keep &f, float share, u
         for (int i = (int)threadIdx.x; i < BINS; i += THREADS) p.s->lo[i] = p.s->hi[i] = 0;
         __syncthreads();
         histogram<MASS>(p, f, shift, bits, prefix);
-        row_sync();
-        uint64_t even, odd;
-        int t = THREADS - 1 - (int)threadIdx.x;
-        bins_of(p, t, &even, &odd);
-        uint64_t sum = block_scan(p, even + odd);
-        uint64_t total = 0;
-        for (int i = 0; i < WARPS; i++) total += p.s->scan[i];
-        if (MASS && pass == 0) *due_io = gy_mass_due(share, total);
-        uint64_t due = *due_io - above, before = sum - even - odd;
-        if (before < due && due <= sum) {
-            int in_odd = due <= before + odd;
-            p.s->found[0] = (uint64_t)(2 * t + in_odd);
-            p.s->found[1] = in_odd ? before : before + odd;
+        __syncthreads();
+        publish_groups(p);
+        if (threadIdx.x < 32) {
+            uint64_t own = 0;
+            for (uint32_t r = 0; r < p.size; r++) own += of_rank(p.s->group, r)[threadIdx.x];
+            uint64_t groups = sum_from_above(own), total = __shfl_sync(~0u, groups, 0);
+            if (MASS && pass == 0) *due_io = gy_mass_due(share, total);
+            if (threadIdx.x == 0) p.s->found[2] = *due_io;
+            if (threadIdx.x == 0) p.s->found[3] = total;
+            if (above + total >= *due_io) find_bin(p, *due_io - above, groups, own);
         }
         row_sync(); /* and nobody reads these bins any more */
-        if (pass == 0 && total < *due_io) return 0;
+        *due_io = p.s->found[2];
+        if (above + p.s->found[3] < *due_io) return 0;
         prefix = prefix << bits | (uint32_t)p.s->found[0];
         above += p.s->found[1];
     }
@@ -431,12 +457,15 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- the launch -------------------------------------------------------------------------------------------------- */
 
-/* Blocks of a row: the fewest that hold it, then twice as many as long as all of the batch run at once. 0: too long. */
+/* Blocks of a row: the fewest that hold it, then twice as many as long as three quarters of the device hold the batch:
+ * it cannot be cut into clusters without remainder (32 rows as 4 blocks each came in two waves, 9.3 us against 6.9 as
+ * 2). 0: too long. */
 static int cluster_size(const cuda_be *c, int32_t n_row, int32_t n_vocab, int32_t most) {
     int size = 1, limit = c->overlaps ? MAX_SIZE : 1;
     while (size <= limit && (int64_t)size * most < n_vocab) size *= 2;
     if (size > limit) return 0;
-    while (2 * size <= limit && (int64_t)n_row * 2 * size <= c->n_sm && n_vocab / (2 * size) >= 4 * THREADS) size *= 2;
+    while (2 * size <= limit && 4 * (int64_t)n_row * 2 * size <= 3 * c->n_sm && n_vocab / (2 * size) >= 4 * THREADS)
+        size *= 2;
     return size;
 }
 

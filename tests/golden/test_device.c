@@ -194,10 +194,9 @@ static size_t free_now(const gold_env *env) {
 }
 
 /* Others on this GPU come and go: what they took is waited for. */
-static size_t free_again(const gold_env *env, size_t before) {
+static size_t free_again(const gold_env *env, size_t least) {
     size_t n = free_now(env);
-    for (int64_t end = gy_clock_ns() + 20000000000; n != before && gy_clock_ns() < end; n = free_now(env))
-        usleep(200000);
+    for (int64_t end = gy_clock_ns() + 20000000000; n < least && gy_clock_ns() < end; n = free_now(env)) usleep(200000);
     return n;
 }
 
@@ -208,6 +207,10 @@ static int64_t live_bytes(void) {
     for (int i = 0; i < GY_MEM_TAG_COUNT; i++) sum += st.live_bytes[i];
     return sum;
 }
+
+/* A backend may remember batches (recorded graphs), a bounded number of them. What leaks goes on: a soak of a minute
+ * has a hundred thousand steps. */
+enum { SETTLING = 32 << 20 };
 
 /* Warm means: everything that is taken when it is first needed has been needed. */
 static void soak_one(const tiny_spec *spec) {
@@ -238,7 +241,8 @@ static void soak_one(const tiny_spec *spec) {
         (long long)st.prefix.n_evict, before, free_now(&env));
     assert_int_equal(warm.bad + all.bad, 0);
     assert_int_equal(live_bytes(), live);
-    if (!on_host) assert_int_equal(free_again(&env, before), before); /* the host's changes by itself */
+    if (!on_host)
+        assert_true(free_again(&env, before - SETTLING) >= before - SETTLING); /* the host's changes by itself */
     gold_close(&env);
     tiny_free(&t);
 }

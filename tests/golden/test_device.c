@@ -299,8 +299,8 @@ static void all_is_given_back(void **state) {
         backends[k] = k > 1 ? free_again(&keep, backends[1]) : free_now(&keep);
     }
     for (int k = 0; k < 4; k++) print_message("    free: %zu, %zu\n", engines[k], backends[k]);
-    assert_true(engines[3] == engines[1] && engines[2] == engines[1]);
-    assert_true(backends[3] == backends[1] && backends[2] == backends[1]);
+    assert_true(engines[3] >= engines[1] && engines[2] >= engines[1]); /* others may have gone meanwhile */
+    assert_true(backends[3] >= backends[1] && backends[2] >= backends[1]);
     gold_close(&keep);
     tiny_free(&t);
 }

@@ -2,7 +2,7 @@
  * map, with verdicts from a fixed table and no rows computed.
  *
  *   gyre-bench-sched [--seqs N] [--context N] [--steps N] [--json]
- *   gyre-bench-sched --clock [--pass-us X] [--row-us X] [--read-ns X] [--share X] [--json]
+ *   gyre-bench-sched --clock [--pass-us X] [--row-us X] [--read-ns X] [--tile N] [--share X] [--json]
  *
  *   without arguments: 64, 128, 256, 512 sequences at 1000 tokens (growth in rows), and 256 sequences at 100, 1000 and
  *   4000 tokens (contexts must not matter). One line each: median and best step, per row, and where the median goes.
@@ -282,7 +282,7 @@ static int real(const char *text, double *out) {
 
 /* Costs of an H200 with Ouro-1.4B's shape: docs/kernels.md. */
 static int main_clock(int argc, char **argv) {
-    sched_cost c = {.pass_us = 2400, .row_us = 5.3, .read_ns = 47};
+    sched_cost c = {.pass_us = 1600, .row_us = 5.2, .read_ns = 48, .coda_us = 30, .coda_row_us = 3, .tile = 256};
     double share = 0.5;
     int json = 0, ok = 1;
     for (int i = 2; i < argc && ok; i++) {
@@ -295,13 +295,17 @@ static int main_clock(int argc, char **argv) {
             ok = real(argv[++i], &c.row_us);
         else if (has && !strcmp(argv[i], "--read-ns"))
             ok = real(argv[++i], &c.read_ns);
+        else if (has && !strcmp(argv[i], "--tile"))
+            ok = number(argv[++i], 65536, &c.tile);
         else if (has && !strcmp(argv[i], "--share"))
             ok = real(argv[++i], &share) && share <= 1;
         else
             ok = 0;
     }
     if (ok) return sched_clock_table(&c, share, json) ? 0 : 1;
-    fprintf(stderr, "usage: gyre-bench-sched --clock [--pass-us X] [--row-us X] [--read-ns X] [--share X] [--json]\n");
+    fprintf(
+        stderr,
+        "usage: gyre-bench-sched --clock [--pass-us X] [--row-us X] [--read-ns X] [--tile N] [--share X] [--json]\n");
     return 2;
 }
 

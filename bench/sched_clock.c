@@ -72,8 +72,10 @@ static void send(sim *s) {
 /* ---- a step ---- */
 
 static double pass_us(const sim *s, const gy_sched_rows *b) {
-    double us = fmax(s->cost->pass_us, b->n_row * s->cost->row_us);
-    for (int32_t i = 0; i < b->n_decode; i++) us += b->pos[i] * s->cost->read_ns * 1e-3;
+    const sched_cost *c = s->cost;
+    int32_t rows = b->n_row > c->tile ? (b->n_row + c->tile - 1) / c->tile * c->tile : b->n_row;
+    double us = fmax(c->pass_us, rows * c->row_us);
+    for (int32_t i = 0; i < b->n_decode; i++) us += b->pos[i] * c->read_ns * 1e-3;
     return us;
 }
 
@@ -112,8 +114,10 @@ static void step(sim *s) {
         else
             gy_sched_stay(s->sched, s->flight[i]);
     }
-    while ((n = keep(s, gy_sched_coda(s->sched, s->load->max_seqs))) > 0)
+    while ((n = keep(s, gy_sched_coda(s->sched, s->load->max_seqs))) > 0) {
+        s->now += s->cost->coda_us + n * s->cost->coda_row_us;
         for (int32_t i = 0; i < n; i++) token(s, s->flight[i]);
+    }
 }
 
 /* ---- setting up ---- */
@@ -250,10 +254,13 @@ int sched_clock_table(const sched_cost *cost, double prefill_share, int json) {
     };
     int ok = 1;
     if (!json)
-        printf("pass max(%.0f us, rows x %.1f us) + %.0f ns for each token that a decode row reads\n"
+        printf("pass max(%.0f us, rows x %.1f us, tiles of %d) + %.0f ns for each token that a decode row reads, coda "
+               "%.0f us + "
+               "%.0f us a row\n"
                "%4s %5s %5s %11s %4s %5s %8s %8s %9s %9s %9s %9s %8s %7s\n",
-               cost->pass_us, cost->row_us, cost->read_ns, "C", "reqs", "rate", "in", "out", "share", "TTFT p50", "p99",
-               "short p50", "short p99", "long p99", "token ms", "tok/s", "passes");
+               cost->pass_us, cost->row_us, cost->tile, cost->read_ns, cost->coda_us, cost->coda_row_us, "C", "reqs",
+               "rate", "in", "out", "share", "TTFT p50", "p99", "short p50", "short p99", "long p99", "token ms",
+               "tok/s", "passes");
     for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
         sched_load l = loads[i];
         l.max_rows = 2048;

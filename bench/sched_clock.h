@@ -7,9 +7,11 @@
 
 #include <stdint.h>
 
-/* A pass takes max(pass_us, rows x row_us), and each decode row read_ns for each token that it attends to. */
+/* A pass takes max(pass_us, rows x row_us), rows as whole tiles where they are more than one, each decode row read_ns
+ * for each token that it attends to, and the coda behind it coda_us and coda_row_us for each row that is sampled. */
 typedef struct sched_cost {
-    double pass_us, row_us, read_ns;
+    double pass_us, row_us, read_ns, coda_us, coda_row_us;
+    int32_t tile;
 } sched_cost;
 
 typedef struct sched_load {

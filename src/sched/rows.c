@@ -88,6 +88,16 @@ static void finish(gy_sched *s, int32_t flight) {
 
 /* ---- enter ------------------------------------------------------------------------------------------------------- */
 
+/* Products run in tiles of rows, and rows that begin another tile cost as much as all of it: on an H200 a pass of 1024
+ * rows of Ouro-1.4B takes 5.4 ms, one of 1026 7.7 ms. So where a share cuts prompts, they and the decode rows, taken as
+ * a multiple of DECODE_STEP, fill whole tiles. */
+static int32_t fill_tiles(int32_t n_prompt, int32_t n_decode) {
+    enum { TILE = 256, DECODE_STEP = 32 };
+    int32_t steps = (n_decode + DECODE_STEP - 1) / DECODE_STEP * DECODE_STEP;
+    int32_t tiled = (n_prompt + n_decode) / TILE * TILE - steps;
+    return tiled >= n_prompt / 2 && tiled > 0 && tiled < n_prompt ? tiled : n_prompt;
+}
+
 /* Prompt rows of a pass in which so many decode rows wait (sched.h, a pass). */
 static int32_t prompt_budget(const gy_sched *s, int32_t n_decode) {
     int32_t max = s->o.max_rows;
@@ -95,7 +105,7 @@ static int32_t prompt_budget(const gy_sched *s, int32_t n_decode) {
     int32_t share = (int32_t)(s->o.prefill_share * max), left = max - n_decode;
     if (share < 1) share = 1;
     if (left < 1) left = max > 1;
-    return left < share ? left : share;
+    return fill_tiles(left < share ? left : share, n_decode);
 }
 
 /* The next token of the job takes a boundary slot and flies. When blocks are short the job itself may have to go. */

@@ -39,8 +39,9 @@
  *
  * A pass: decode rows first; then prompt rows, up to max_rows; when there are decode rows, at most prefill_share *
  * max_rows prompt rows (1 at least), so that a pass grows by a bounded amount and each loop of a decoding token stays
- * short. Prompt tokens enter until the passes to come are full; what is left of a prompt enters early when that fills a
- * pass in which the chunk before it is deeper (wavefront).
+ * short, and so many fewer that both fill whole tiles of 256 rows where that leaves half of them or more. Prompt tokens
+ * enter until the passes to come are full; what is left of a prompt enters early when that fills a pass in which the
+ * chunk before it is deeper (wavefront).
  *
  * Whose prompt tokens: those of the prompt that is due first (of the best priority). A prompt is due when, since it was
  * submitted, four prompt rows have entered for each of its own, whosever. So prompts of one length go first come, first

@@ -625,6 +625,31 @@ static void prompts_keep_to_their_share(void **state) {
     end();
 }
 
+/* A pass of a whole tile of 256 rows and no row more; what entered goes on together when another one begins to decode.
+ */
+static void prompt_rows_leave_decode_rows_their_tile(void **state) {
+    (void)state;
+    setup();
+    R.o.max_rows = 500;
+    R.o.prefill_share = 0.52; /* 260 rows */
+    begin(0);
+    for (int i = 0; i < 3; i++) {
+        define(i, (uint32_t)i, 4, 50);
+        submit(i);
+    }
+    run_until_outputs(2, 1);
+    define(3, 3, 500, 2);
+    submit(3);
+    for (int i = 0; i < N_LOOP; i++) {
+        step();
+        assert_int_equal(R.n_pass_decode, 3);
+        assert_int_equal(R.pass_job[3], 256 - 32);
+    }
+    assert_int_equal(info(3).n_entered, 256 - 32);
+    run_all(1000);
+    end();
+}
+
 /* The least share is one row. */
 static void a_small_share_is_one_row(void **state) {
     (void)state;
@@ -1929,6 +1954,7 @@ int main(void) {
         cmocka_unit_test(tail_of_a_prompt_fills_passes),
         cmocka_unit_test(a_whole_chunk_waits),
         cmocka_unit_test(prompts_keep_to_their_share),
+        cmocka_unit_test(prompt_rows_leave_decode_rows_their_tile),
         cmocka_unit_test(a_small_share_is_one_row),
         cmocka_unit_test(more_jobs_than_rows),
         cmocka_unit_test(one_row_is_the_decode_rows),

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MIN_RUN = 8, MAX_GROUP = 16 };
+enum { MIN_RUN = 8, MAX_GROUP = 16, LONG_CONTEXT = 256 };
 #define PART_BYTES ((size_t)192 << 20) /* of partial sums */
 
 typedef struct join_item {
@@ -146,10 +146,11 @@ static int32_t chunks_of(const cuda_attn *p, int32_t r) {
     return pos_of(p, r) / CHUNK + 1;
 }
 
-/* Blocks of 128 queries where there is wgmma and more than 64 are left. */
+/* Blocks of 128 queries where there is wgmma and more than 64 are left, or the context is long: a block of 64 on mma
+ * walks it alone, behind the others (a run's last 32 rows at 1024 positions cost 100 us a layer). */
 static void plan_prompt(cuda_attn *p, int32_t r, int32_t n) {
     for (int32_t i = 0, take; i < n; i += take) {
-        int wide = p->has_wgmma && (n - i) * p->group > NARROW_QUERIES;
+        int wide = p->has_wgmma && ((n - i) * p->group > NARROW_QUERIES || pos_of(p, r + n - 1) >= LONG_CONTEXT);
         take = (wide ? WIDE_QUERIES : NARROW_QUERIES) / p->group;
         if (take > n - i) take = n - i;
         prompt_block one = {((const int64_t *)p->off.host)[r], r + i, take, 0, {0, 0}, {INT32_MAX, INT32_MAX}};

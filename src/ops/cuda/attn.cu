@@ -5,20 +5,22 @@
  * run. A run of at least MIN_RUN rows is cut into blocks of queries (rows x heads of one KV head); the other rows are
  * decoded one by one.
  *
- *   prompt   attn_prompt.cu: blocks of 128 queries on Hopper's wgmma, of 64 on mma elsewhere.
- *   decode   attn_decode.cu: a block a chunk of one row's context and KV head; writes (m, l, a) of each head, or y
- * where the context is one chunk. join     grid (rows, heads), D threads: a thread joins one element over the chunks,
- * in order, and writes y.
+ *   prompt   attn_prompt.cu. On Hopper blocks of 128 queries, dealt to as many walks as there are multiprocessors;
+ * where that leaves most of them idle (a short run on a long context) blocks are cut by chunks. Elsewhere blocks of 64,
+ * a thread block each. decode   attn_decode.cu: a block a chunk of one row's context and KV head; writes (m, l, a) of
+ * each head, or y where the context is one chunk. join     grid (rows, heads), D threads: a thread joins one element
+ * over the chunks, in order, and writes y.
  *
  * The plan (which blocks, which chunks) is made on the host once a batch, from the host copies that begin_rows brings,
- * and used by all layers. Partial sums are bounded: decode rows are taken in as many launches as that needs.
+ * and used by all layers. Partial sums are bounded: decode rows are taken in as many launches as that needs, and blocks
+ * are cut as long as there is room.
  */
 #include "ops/cuda/attn_int.cuh"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MIN_RUN = 8, MAX_GROUP = 16, LONG_CONTEXT = 256 };
+enum { MIN_RUN = 8, MAX_GROUP = 16 };
 #define PART_BYTES ((size_t)192 << 20) /* of partial sums */
 
 typedef struct join_item {
@@ -43,8 +45,11 @@ struct cuda_attn {
     grown pos, off; /* host copies only */
     int is_stale;   /* the plan below is of another batch, or of another group */
     int32_t group, n_head, d;
-    grown wide, narrow, chunk, join, range;
-    int32_t n_wide, n_narrow, n_range, n_join;
+    grown block, chunk, join, range;
+    grown walk, deal;     /* prompt_work's items; how they are dealt: host only */
+    grown piece, cut_row; /* what blocks are cut into: host only; join items of their rows */
+    kv_boxes boxes;
+    int32_t n_block, n_range, n_join, n_walk, n_round, n_cut_row;
     int64_t n_chunk;
     float *part; /* PART_BYTES, taken when first needed */
 };
@@ -109,7 +114,8 @@ gy_status cuda_attn_open(cuda_be *c, gy_err *err) {
 void cuda_attn_close(cuda_be *c) {
     cuda_attn *p = c->attn;
     if (!p) return;
-    grown *all[] = {&p->pos, &p->off, &p->wide, &p->narrow, &p->chunk, &p->join, &p->range};
+    grown *all[] = {&p->pos,   &p->off,  &p->block, &p->chunk, &p->join,
+                    &p->range, &p->walk, &p->deal,  &p->piece, &p->cut_row};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(all[i]);
     cudaFree(p->part);
     free(p);
@@ -146,14 +152,15 @@ static int32_t chunks_of(const cuda_attn *p, int32_t r) {
     return pos_of(p, r) / CHUNK + 1;
 }
 
-/* Blocks of 128 queries where there is wgmma and more than 64 are left, or the context is long: a block of 64 on mma
- * walks it alone, behind the others (a run's last 32 rows at 1024 positions cost 100 us a layer). */
 static void plan_prompt(cuda_attn *p, int32_t r, int32_t n) {
+    int32_t most = (p->has_wgmma ? WIDE_QUERIES : NARROW_QUERIES) / p->group;
     for (int32_t i = 0, take; i < n; i += take) {
-        int wide = p->has_wgmma && ((n - i) * p->group > NARROW_QUERIES || pos_of(p, r + n - 1) >= LONG_CONTEXT);
-        take = (wide ? WIDE_QUERIES : NARROW_QUERIES) / p->group;
-        if (take > n - i) take = n - i;
-        prompt_block one = {((const int64_t *)p->off.host)[r], r + i, take, 0, {0, 0}, {INT32_MAX, INT32_MAX}};
+        take = n - i < most ? n - i : most;
+        prompt_block one = {};
+        one.map_off = ((const int64_t *)p->off.host)[r];
+        one.row = r + i;
+        one.n_row = take;
+        one.shallowest[0] = one.shallowest[1] = INT32_MAX;
         for (int32_t k = 0; k < take; k++) {
             int32_t pos = pos_of(p, r + i + k);
             int first = k * p->group / NARROW_QUERIES, last = ((k + 1) * p->group - 1) / NARROW_QUERIES;
@@ -163,10 +170,7 @@ static void plan_prompt(cuda_attn *p, int32_t r, int32_t n) {
             }
             if (pos >= one.n_pos) one.n_pos = pos + 1;
         }
-        if (wide)
-            ((prompt_block *)p->wide.host)[p->n_wide++] = one;
-        else
-            ((prompt_block *)p->narrow.host)[p->n_narrow++] = one;
+        ((prompt_block *)p->block.host)[p->n_block++] = one;
     }
 }
 
@@ -186,23 +190,135 @@ static void plan_decode(cuda_attn *p, int32_t r, int64_t chunks_at_once) {
     l[-1].n_chunk += n;
 }
 
+static int32_t tiles_of(const prompt_block *b) {
+    return (b->n_pos + TILE - 1) / TILE - b->first_tile;
+}
+
 /* Longest first: a block of a prompt's end walks the whole context, one of its beginning a tile or two. */
 static int longer_first(const void *x, const void *y) {
     const prompt_block *a = (const prompt_block *)x, *b = (const prompt_block *)y;
-    if (a->n_pos != b->n_pos) return a->n_pos > b->n_pos ? -1 : 1;
-    return (a->row > b->row) - (a->row < b->row);
+    int32_t na = tiles_of(a), nb = tiles_of(b);
+    if (na != nb) return na > nb ? -1 : 1;
+    if (a->row != b->row) return a->row < b->row ? -1 : 1;
+    return (a->first_tile > b->first_tile) - (a->first_tile < b->first_tile);
+}
+
+static int has_part(cuda_be *c, cuda_attn *p) {
+    return p->part || cuda_ok(c, cudaMalloc((void **)&p->part, PART_BYTES), "attention: partial sums");
 }
 
 static int64_t chunks_at_once(const cuda_attn *p) {
     return (int64_t)(PART_BYTES / ((size_t)p->n_head * (size_t)(p->d + 2) * sizeof(float)));
 }
 
+/* Which blocks to cut: those that take more than twice a fair share of the work, as far as their partial sums fit.
+ * Returns the number of pieces. */
+static int32_t choose_cuts(cuda_be *c, cuda_attn *p) {
+    prompt_block *block = (prompt_block *)p->block.host;
+    int64_t tiles = 0, entries = 0;
+    int32_t n_piece = 0;
+    for (int32_t i = 0; i < p->n_block; i++) tiles += tiles_of(&block[i]);
+    int64_t fair = tiles * (p->n_head / p->group) / c->n_sm;
+    for (int32_t i = 0; i < p->n_block; i++) {
+        int32_t n_chunk = (block[i].n_pos - 1) / CHUNK + 1;
+        int64_t more = (int64_t)block[i].n_row * n_chunk;
+        if (n_chunk == 1 || tiles_of(&block[i]) <= 2 * fair || entries + more > chunks_at_once(p)) continue;
+        block[i].n_part = n_chunk;
+        block[i].part = entries;
+        entries += more;
+        n_piece += n_chunk;
+        p->n_cut_row += block[i].n_row;
+    }
+    return n_piece;
+}
+
+static prompt_block piece_of(prompt_block b, int32_t chunk) {
+    b.first_tile = chunk * CHUNK_TILES;
+    if (b.n_pos > (chunk + 1) * CHUNK) b.n_pos = (chunk + 1) * CHUNK;
+    for (int half = 0; half < 2; half++)
+        if (b.deepest[half] >= b.n_pos) b.deepest[half] = b.n_pos - 1;
+    return b;
+}
+
+/* Few blocks on long contexts would leave multiprocessors idle: their rows are joined from chunks then, like decode
+ * rows: the same sums in the same order. */
+static int cut_by_chunks(cuda_be *c, cuda_attn *p) {
+    const prompt_block *block = (const prompt_block *)p->block.host;
+    p->n_cut_row = 0;
+    int32_t n_piece = choose_cuts(c, p), n = 0, n_row = 0;
+    if (!n_piece) return 1;
+    if (!has_part(c, p) || !grow(c, &p->cut_row, (size_t)p->n_cut_row * sizeof(join_item), 1) ||
+        !grow(c, &p->piece, (size_t)(p->n_block + n_piece) * sizeof(prompt_block), 0))
+        return 0;
+    prompt_block *piece = (prompt_block *)p->piece.host;
+    join_item *row = (join_item *)p->cut_row.host;
+    for (int32_t i = 0; i < p->n_block; i++) {
+        if (!block[i].n_part) piece[n++] = block[i];
+        for (int32_t k = 0; k < block[i].n_part; k++) piece[n++] = piece_of(block[i], k);
+        for (int32_t r = 0; block[i].n_part && r < block[i].n_row; r++)
+            row[n_row++] = {block[i].row + r, chunks_of(p, block[i].row + r),
+                            block[i].part + (int64_t)r * block[i].n_part};
+    }
+    grown whole = p->block;
+    p->block = p->piece;
+    p->piece = whole;
+    p->n_block = n;
+    cuda_put(c, p->cut_row.dev, row, (size_t)n_row * sizeof *row);
+    return 1;
+}
+
+/* Deals items (blocks x KV heads), longest first, to one walk a multiprocessor, each to the walk that is shortest so
+ * far. A walk costs its tiles and, for each block, about a tile and a half of beginning and end. */
+static void deal(cuda_attn *p, int32_t *walk_of, int32_t *n_of) {
+    enum { TILE_COST = 2, BLOCK_COST = 3 };
+    int32_t heads = p->n_head / p->group, n = p->n_walk, *cost = n_of + n, *heap = cost + n; /* shortest at 0 */
+    const prompt_block *block = (const prompt_block *)p->block.host;
+    for (int32_t w = 0; w < n; w++) n_of[w] = cost[w] = 0, heap[w] = w;
+    for (int32_t i = 0; i < p->n_block * heads; i++) {
+        int32_t w = heap[0], at = 0;
+        walk_of[i] = w;
+        n_of[w]++;
+        cost[w] += tiles_of(&block[i / heads]) * TILE_COST + BLOCK_COST;
+        for (int32_t kid; (kid = 2 * at + 1) < n; at = kid) {
+            if (kid + 1 < n && cost[heap[kid + 1]] < cost[heap[kid]]) kid++;
+            if (cost[heap[kid]] >= cost[w]) break;
+            heap[at] = heap[kid];
+        }
+        heap[at] = w;
+    }
+}
+
+/* The items of all walks, the first of each, then the second of each, and so on. */
+static int lay_out_walks(cuda_be *c, cuda_attn *p) {
+    int32_t heads = p->n_head / p->group, n_item = p->n_block * heads;
+    p->n_walk = n_item < c->n_sm ? n_item : c->n_sm;
+    p->n_round = 0;
+    size_t n = (size_t)p->n_walk;
+    if (!grow(c, &p->deal, ((size_t)n_item + 3 * n) * sizeof(int32_t), 0)) return 0;
+    int32_t *walk_of = (int32_t *)p->deal.host, *n_of = walk_of + n_item;
+    deal(p, walk_of, n_of);
+    for (int32_t w = 0; w < p->n_walk; w++)
+        if (n_of[w] > p->n_round) p->n_round = n_of[w];
+    size_t bytes = n * (size_t)p->n_round * sizeof(prompt_block);
+    if (!grow(c, &p->walk, bytes, 1)) return 0;
+    prompt_block *item = (prompt_block *)p->walk.host;
+    memset(item, 0, bytes);
+    memset(n_of, 0, n * sizeof *n_of);
+    for (int32_t i = 0; i < n_item; i++) {
+        prompt_block *to = item + (size_t)n_of[walk_of[i]]++ * n + walk_of[i];
+        *to = ((const prompt_block *)p->block.host)[i / heads];
+        to->kv_head = i % heads;
+    }
+    cuda_put(c, p->walk.dev, item, bytes);
+    return 1;
+}
+
 static int plan(cuda_be *c, cuda_attn *p) {
     size_t n = (size_t)p->n_row;
-    p->n_wide = p->n_narrow = p->n_range = p->n_join = 0;
+    p->n_block = p->n_range = p->n_join = p->n_walk = p->n_cut_row = 0;
     p->n_chunk = 0;
-    if (!grow(c, &p->wide, n * sizeof(prompt_block), 1) || !grow(c, &p->narrow, n * sizeof(prompt_block), 1) ||
-        !grow(c, &p->join, n * sizeof(join_item), 1) || !grow(c, &p->range, n * sizeof(launch_range), 0))
+    if (!grow(c, &p->block, n * sizeof(prompt_block), !p->has_wgmma) || !grow(c, &p->join, n * sizeof(join_item), 1) ||
+        !grow(c, &p->range, n * sizeof(launch_range), 0))
         return 0;
     int64_t n_chunk = 0;
     for (int32_t r = 0, run; r < p->n_row; r += run)
@@ -216,10 +332,10 @@ static int plan(cuda_be *c, cuda_attn *p) {
         else
             for (int32_t i = 0; i < run; i++) plan_decode(p, r + i, chunks_at_once(p));
     }
-    qsort(p->wide.host, (size_t)p->n_wide, sizeof(prompt_block), longer_first);
-    qsort(p->narrow.host, (size_t)p->n_narrow, sizeof(prompt_block), longer_first);
-    cuda_put(c, p->wide.dev, p->wide.host, (size_t)p->n_wide * sizeof(prompt_block));
-    cuda_put(c, p->narrow.dev, p->narrow.host, (size_t)p->n_narrow * sizeof(prompt_block));
+    if (p->has_wgmma && !cut_by_chunks(c, p)) return 0;
+    qsort(p->block.host, (size_t)p->n_block, sizeof(prompt_block), longer_first);
+    if (p->has_wgmma && p->n_block && !lay_out_walks(c, p)) return 0;
+    if (!p->has_wgmma) cuda_put(c, p->block.dev, p->block.host, (size_t)p->n_block * sizeof(prompt_block));
     cuda_put(c, p->join.dev, p->join.host, (size_t)p->n_join * sizeof(join_item));
     cuda_put(c, p->chunk.dev, p->chunk.host, (size_t)p->n_chunk * sizeof(chunk_item));
     p->is_stale = 0;
@@ -240,7 +356,7 @@ static void launch_join(cuda_be *c, int32_t d, const attn_args &a, const join_it
 }
 
 static void launch_decode(cuda_be *c, cuda_attn *p, int32_t d, const attn_args &a) {
-    if (!p->part && !cuda_ok(c, cudaMalloc((void **)&p->part, PART_BYTES), "attention: partial sums")) return;
+    if (!has_part(c, p)) return;
     for (int32_t i = 0; i < p->n_range; i++) {
         launch_range l = ((const launch_range *)p->range.host)[i];
         cuda_attn_chunks(c, d, a, (const chunk_item *)p->chunk.dev + l.chunk, (int32_t)l.n_chunk, p->part);
@@ -248,10 +364,21 @@ static void launch_decode(cuda_be *c, cuda_attn *p, int32_t d, const attn_args &
     }
 }
 
+static void launch_prompt(cuda_be *c, cuda_attn *p, int32_t d, const attn_args &a) {
+    if (!p->has_wgmma) {
+        cuda_attn_prompt(c, d, a, (const prompt_block *)p->block.dev, p->n_block);
+        return;
+    }
+    prompt_work work = {(const prompt_block *)p->walk.dev, p->part, p->n_walk, p->n_round};
+    cuda_attn_wide(c, d, a, work, &p->boxes);
+    if (p->n_cut_row) launch_join(c, d, a, (const join_item *)p->cut_row.dev, p->n_cut_row, p->part);
+}
+
 static int has_kernel(const cuda_be *c, const gy_attn_args *x) {
     int32_t d = x->kv->head_dim, group = x->n_head / x->kv->n_head_kv;
     return c->head.be.act == GY_BF16 && (d == 64 || d == 96 || d == 128) && group <= MAX_GROUP &&
-           x->q_stride % 2 == 0 && x->scale > 0;
+           x->q_stride % 8 == 0 && ((uintptr_t)x->q | (uintptr_t)x->y | (uintptr_t)x->kv->base) % 16 == 0 &&
+           x->scale > 0;
 }
 
 void cuda_attn_run(gy_backend *be, const gy_attn_args *x) {
@@ -283,8 +410,7 @@ void cuda_attn_run(gy_backend *be, const gy_attn_args *x) {
                    group,
                    (float)((double)x->scale * 1.4426950408889634),
                    {x->kv->n_layer, x->il, x->kv->n_head_kv * d}};
-    if (p->n_wide) cuda_attn_prompt(c, d, a, (const prompt_block *)p->wide.dev, p->n_wide, 1);
-    if (p->n_narrow) cuda_attn_prompt(c, d, a, (const prompt_block *)p->narrow.dev, p->n_narrow, 0);
+    if (p->n_block) launch_prompt(c, p, d, a);
     if (p->n_range) launch_decode(c, p, d, a);
     cuda_launched(c, "attention");
 }

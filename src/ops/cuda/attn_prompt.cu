@@ -1,17 +1,22 @@
 /* Attention of prompts: blocks of queries that read one map row.
  *
- * wgmma_prompt (Hopper): grid (KV heads, blocks), longest first; 3 warpgroups. The last brings K and V of a tile after
- * the other into a ring of five stages (cp.async, 16 bytes a thread, a position's slot looked up by the lane that owns
- * it); the first two hold 64 queries each in registers and walk the tiles on their own: while the weights of tile t are
- * computed, the products of t - 1 with V run. A full stage is told by an mbarrier that the copies arrive at, an empty
- * one by an mbarrier that each warp arrives at. Sums of finished chunks lie in shared memory, one float4 a thread and
- * 8-wide piece. 5 x 128 x D x 2 + 256 x D / 8 x 16 bytes: 224 KiB at D = 128.
+ * wgmma_prompt (Hopper): a thread block a walk over items (block of queries x KV head), 3 warpgroups. The last brings
+ * the queries and, through a ring of four stages, K and V of a tile after the other. Sixteen positions that are one
+ * block of the pool in order come by the copy engine (a box of a tensor map for each panel), others one by one
+ * (cp.async, 16 bytes a thread, a position's slot looked up by the lane that owns it); the producing warp sees which
+ * from the slot map. The first two warpgroups compute 64 queries each: while the weights of tile t are computed, the
+ * products of t - 1 with V run; the two take turns in issuing products, so that one computes weights while the other's
+ * products run. Full and empty stages are told by mbarriers. Sums of finished chunks lie in shared memory, one float4 a
+ * thread and 8-wide piece. (4 + 1) x 128 x D x 2 + 256 x D / 8 x 16 bytes: 224 KiB at D = 128, so a fifth stage does
+ * not fit.
  *
- * mma_prompt (other GPUs, and blocks of up to 64 queries): 4 warps of 16 queries, one K and one V tile, V on its way
- * while scores are computed and the next K while V is used.
+ * mma_prompt (other GPUs): blocks of up to 64 queries, 4 warps of 16; one K and one V tile, V on its way while scores
+ * are computed and the next K while V is used.
  */
 #include "ops/cuda/attn_int.cuh"
 #include "ops/cuda/attn_wgmma.cuh"
+
+#include <cudaTypedefs.h>
 
 /* The lane's rows of the product: queries warp_query + lane / 4 and 8 more. */
 typedef struct lane_rows {
@@ -67,16 +72,32 @@ static __device__ inline void soft_clear(soft *x) {
     x->l[0] = x->l[1] = 0.0f;
 }
 
+/* Largest scores of the lane's two rows: in four strands each, because nothing else runs while one waits for itself. */
+static __device__ inline void tile_tops(const float (&s)[TILE / 8][4], float top[2]) {
+    float most[2][4];
+#pragma unroll
+    for (int t = 0; t < TILE / 8; t++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float two = fmaxf(s[t][2 * i], s[t][2 * i + 1]);
+            most[i][t % 4] = t < 4 ? two : fmaxf(most[i][t % 4], two);
+        }
+#pragma unroll
+    for (int i = 0; i < 2; i++) top[i] = fmaxf(fmaxf(most[i][0], most[i][1]), fmaxf(most[i][2], most[i][3]));
+#pragma unroll
+    for (int o = 1; o <= 2; o++) {
+        float other[2] = {__shfl_xor_sync(~0u, top[0], o), __shfl_xor_sync(~0u, top[1], o)};
+        top[0] = fmaxf(top[0], other[0]);
+        top[1] = fmaxf(top[1], other[1]);
+    }
+}
+
 /* Scores become weights; f: factors of what was summed before. */
 static __device__ inline void soft_tile(float (&s)[TILE / 8][4], float scale, soft *x, float f[2]) {
-    float base[2], g[4][2];
+    float top[2], base[2], g[4][2];
+    tile_tops(s, top);
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float top = -INFINITY;
-#pragma unroll
-        for (int t = 0; t < TILE / 8; t++) top = fmaxf(top, fmaxf(s[t][2 * i], s[t][2 * i + 1]));
-        f[i] = attn_advance(attn_quad_max(top), scale, &x->m[i], &base[i]);
-    }
+    for (int i = 0; i < 2; i++) f[i] = attn_advance(top[i], scale, &x->m[i], &base[i]);
 #pragma unroll
     for (int k = 0; k < 4; k++) group_weights(s + 4 * k, scale, base, g[k]);
 #pragma unroll
@@ -132,113 +153,318 @@ static __device__ inline void write_rows(const attn_args &a, const lane_rows &r,
 
 /* ---- Hopper ------------------------------------------------------------------------------------------------------ */
 
-enum { GROUP_QUERIES = 64, COMPUTE = 256, PRODUCERS = 128, COMPUTE_WARPS = COMPUTE / 32, STAGES = 5 };
+enum { GROUP_QUERIES = 64, COMPUTE = 256, PRODUCERS = 128, COMPUTE_WARPS = COMPUTE / 32, STAGES = 4 };
+enum { PRODUCER_WARPS = PRODUCERS / 32, BOX = GY_BLOCK_SLOTS };
 
 template <int D> struct prompt_smem {
-    static constexpr int SUMS = STAGES * panels<D>::ALL, BARS = SUMS + COMPUTE * D / 8 * 16;
-    static constexpr int BYTES = BARS + 2 * STAGES * 8 + 1024;
+    static constexpr int QUERIES = STAGES * panels<D>::ALL, SUMS = QUERIES + panels<D>::ALL,
+                         BARS = SUMS + COMPUTE * D / 8 * 16;
+    static constexpr int BYTES = BARS + (2 * STAGES + 2) * 8 + 1024;
 };
 
-/* A ring of stages: unit 2 t is K of tile t, 2 t + 1 its V. */
+/* A ring of stages, and units that go through it one after the other: of each block's tiles, K and then V. */
 template <int D> struct ring {
     uint32_t smem, full, empty; /* shared addresses; barriers lie 8 bytes apart */
+    uint32_t q_full, q_empty;
     __device__ inline uint32_t at(uint32_t unit) const { return smem + unit % STAGES * panels<D>::ALL; }
-    __device__ inline void wait_full(uint32_t unit) const { bar_wait(full + 8 * (unit % STAGES), unit / STAGES % 2); }
+    __device__ inline uint32_t full_bar(uint32_t unit) const { return full + 8 * (unit % STAGES); }
+    __device__ inline void wait_full(uint32_t unit) const { bar_wait(full_bar(unit), unit / STAGES % 2); }
     __device__ inline void wait_empty(uint32_t unit) const {
         bar_wait(empty + 8 * (unit % STAGES), unit / STAGES % 2 ^ 1);
     }
-    __device__ inline void told_full(uint32_t unit) const { bar_arrive_copied(full + 8 * (unit % STAGES)); }
+    __device__ inline uint32_t queries(void) const { return smem + prompt_smem<D>::QUERIES; }
     __device__ inline void warp_emptied(uint32_t unit) const {
         if (threadIdx.x % 32 == 0) bar_arrive(empty + 8 * (unit % STAGES));
     }
+    __device__ inline void warp_emptied_queries(void) const {
+        if (threadIdx.x % 32 == 0) bar_arrive(q_empty);
+    }
 };
 
-template <int D>
-static __device__ inline void bring_tiles(const attn_args &a, const prompt_block &b, int32_t kv_head,
-                                          const ring<D> &ring) {
-    int at = (int)threadIdx.x - COMPUTE, first = at / 32 * 32;
-    const int32_t *map = a.map + b.map_off;
-    const bf16 *k = a.kv + (int64_t)kv_head * D, *v = k + (int64_t)GY_BLOCK_SLOTS * a.shape.width;
-    uint32_t n_tile = (uint32_t)(b.n_pos + TILE - 1) / TILE;
-    int32_t place = place_at<D>(a, map, at, b.n_pos);
-    for (uint32_t t = 0; t < n_tile; t++) {
-        int32_t j = (int32_t)(t + 1) * TILE + at, slot = j < b.n_pos ? map[j] : -1;
-        ring.wait_empty(2 * t);
-        copy_rows<D, 4>(ring.at(2 * t), first, k, place);
-        ring.told_full(2 * t);
-        ring.wait_empty(2 * t + 1);
-        copy_rows<D, 4>(ring.at(2 * t + 1), first, v, place);
-        ring.told_full(2 * t + 1);
-        place = slot < 0 ? -1 : place_of<D>(a.shape, slot);
-    }
-    copy_commit();
-    copy_wait<0>();
+/* What a producing warp knows of its 32 positions of a tile: two boxes, each whole (one block's slots in order, so that
+ * the copy engine brings it) or not (then each position is copied by itself, and what is beyond the end is zeros). */
+typedef struct warp_positions {
+    int32_t place;    /* of the lane's position; -1: zeros, BROUGHT: the copy engine's */
+    int32_t plane[2]; /* of a whole box: K's; -1 where it is not whole */
+} warp_positions;
+enum { BROUGHT = -2 };
+
+template <int D> static __device__ inline warp_positions positions_of(const attn_args &a, int32_t slot, int use_boxes) {
+    int lane = (int)threadIdx.x % 32;
+    int32_t first = __shfl_sync(~0u, slot, lane & BOX);
+    uint32_t in_order = __ballot_sync(~0u, use_boxes && slot >= 0 && first % BOX == 0 && slot == first + lane % BOX);
+    int32_t plane = (slot / BOX * a.shape.n_layer + a.shape.il) * 2;
+    warp_positions w;
+    w.plane[0] = __shfl_sync(~0u, plane, 0);
+    w.plane[1] = __shfl_sync(~0u, plane, BOX);
+    if ((in_order & 0xffff) != 0xffff) w.plane[0] = -1;
+    if (in_order >> BOX != 0xffff) w.plane[1] = -1;
+    w.place = slot < 0 ? -1 : place_of<D>(a.shape, slot);
+    if ((lane < BOX ? w.plane[0] : w.plane[1]) >= 0) w.place = BROUGHT;
+    return w;
 }
 
+/* Positions of boxes that are not whole, as copy_rows. */
+template <int D> static __device__ inline void copy_loose(uint32_t to, int first, const bf16 *from, int32_t place) {
+    constexpr int UNITS = D / 8;
+    int lane = lane_anew();
+#pragma unroll 2
+    for (int i = 0; i < UNITS; i++) {
+        int p = (i * 32 + lane) / UNITS, u = (i * 32 + lane) % UNITS;
+        int32_t at = __shfl_sync(~0u, place, p);
+        if (at != BROUGHT)
+            copy16(to + unit_at<D>(first + p, u), from + (int64_t)(at < 0 ? 0 : at) * D + u * 8, at >= 0);
+    }
+}
+
+/* A producing warp. A unit of whole boxes is told full by the copy engine; one that has loose positions by the warp,
+ * once it has seen them arrive and made them visible to the products: when BEHIND more units are on their way. More
+ * would be waited for by those whose stage the warp waits for. */
+template <int D> struct producer {
+    enum { BEHIND = STAGES - 2 };
+    const attn_args &a;
+    const CUtensorMap *map;
+    ring<D> to;
+    int32_t kv_head;
+    uint32_t unit, loose; /* the next one; bit k: whether the one k before the last had loose positions */
+
+    __device__ inline void told(uint32_t bar) const {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) bar_arrive(bar);
+    }
+    __device__ inline void boxes(const warp_positions &w, int kv, int first) const {
+        typedef panels<D> P;
+        uint32_t n = (uint32_t)(w.plane[0] >= 0) + (uint32_t)(w.plane[1] >= 0), full = to.full_bar(unit);
+        if (threadIdx.x % 32 || !n) return;
+        bar_expect(full, n * BOX * D * 2);
+#pragma unroll
+        for (int b = 0; b < 2; b++)
+#pragma unroll
+            for (int i = 0; i < P::N; i++)
+                if (w.plane[b] >= 0)
+                    bring_box(to.at(unit) + (uint32_t)(i * P::BYTES + (first + b * BOX) * P::ROW), map, i * P::WIDE,
+                              kv_head, 0, w.plane[b] + kv, full);
+    }
+    __device__ inline void settle(int k) const { /* what the unit k before the last copied is there */
+        if (loose >> k & 1) {
+            fence_for_wgmma();
+            told(to.full_bar(unit - 1 - (uint32_t)k));
+        }
+    }
+    __device__ inline void bring(const warp_positions &w, int kv, int first) {
+        int is_loose = w.plane[0] < 0 || w.plane[1] < 0;
+        to.wait_empty(unit);
+        boxes(w, kv, first);
+        if (is_loose) {
+            const bf16 *from = a.kv + (int64_t)kv_head * D + (kv ? (int64_t)BOX * a.shape.width : 0);
+            copy_loose<D>(to.at(unit), first, from, w.place);
+        } else {
+            told(to.full_bar(unit));
+        }
+        unit++;
+        loose = loose << 1 | (uint32_t)is_loose;
+        copy_commit();
+        copy_wait<BEHIND>();
+        settle(BEHIND);
+    }
+    /* Begins to bring queries first.. of a block; round: how many blocks came before. */
+    __device__ inline void bring_queries(const prompt_block &b, int first, uint32_t round) const {
+        constexpr int UNITS = D / 8;
+        int lane = (int)threadIdx.x % 32, query = first + lane;
+        int32_t mine = query < b.n_row * a.group ? query / a.group * a.q_stride + query % a.group * D : -1;
+        const bf16 *from = a.q + (int64_t)b.row * a.q_stride + (int64_t)kv_head * a.group * D;
+        bar_wait(to.q_empty, round % 2 ^ 1);
+#pragma unroll 4
+        for (int i = 0; i < UNITS; i++) {
+            int p = (i * 32 + lane) / UNITS, u = (i * 32 + lane) % UNITS;
+            int32_t at = __shfl_sync(~0u, mine, p);
+            copy16(to.queries() + unit_at<D>(first + p, u), from + (at < 0 ? 0 : at) + u * 8, at >= 0);
+        }
+        copy_commit();
+    }
+    __device__ inline void settle_queries(void) const { /* after exactly one more unit */
+        copy_wait<1>();
+        fence_for_wgmma();
+        told(to.q_full);
+    }
+    __device__ inline void end(void) {
+        copy_wait<0>();
+        for (int k = BEHIND - 1; k >= 0; k--) settle(k);
+    }
+};
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+/* The walk's next block, after `round` of them. */
+[[maybe_unused]] static __device__ inline int next_block(const prompt_work &work, int32_t round, prompt_block *b) {
+    if (round == work.n_round) return 0;
+    *b = work.item[round * work.n_walk + (int32_t)blockIdx.x];
+    return b->n_row != 0;
+}
+
+/* The first queries come first. Later K of a block's first tile goes ahead of its queries: their place is free only
+ * when the block before has no more scores to compute. */
 template <int D>
-static __device__ inline void start_scores(float (&s)[TILE / 8][4], const uint32_t (&q)[D / 16][4], uint32_t k) {
+static __device__ inline void bring_tiles(const attn_args &a, const prompt_work &work, prompt_block b,
+                                          const CUtensorMap *boxes, int use_boxes, const ring<D> &ring_of) {
+    int at = (int)threadIdx.x - COMPUTE, first = at / 32 * 32;
+    producer<D> warp = {a, boxes, ring_of, 0, 0, 0};
+    int32_t round = 0;
+    do {
+        const int32_t *map = a.map + b.map_off;
+        warp.kv_head = b.kv_head;
+        int32_t begin = b.first_tile * TILE + at, slot = begin < b.n_pos ? map[begin] : -1;
+        if (round == 0) warp.bring_queries(b, first, 0);
+        for (int32_t j = begin; j - at < b.n_pos; j += TILE) {
+            warp_positions w = positions_of<D>(a, slot, use_boxes);
+            slot = j + TILE < b.n_pos ? map[j + TILE] : -1;
+            warp.bring(w, 0, first);
+            if (j == begin && round) warp.bring_queries(b, first, (uint32_t)round);
+            if (j == begin && !round) warp.settle_queries();
+            warp.bring(w, 1, first);
+            if (j == begin && round) warp.settle_queries();
+        }
+    } while (next_block(work, ++round, &b));
+    warp.end();
+}
+
+/* q, k, v: operand_at of the group's queries and of the tile. */
+template <int D> static __device__ inline void start_scores(float (&s)[TILE / 8][4], uint32_t q, uint32_t k) {
     typedef panels<D> P;
 #pragma unroll
-    for (int d = 0; d < D / 16; d++)
-        wgmma<0>(s, q[d], wgmma_b<D>(k + (uint32_t)(d * 16 / P::WIDE * P::BYTES + d * 16 % P::WIDE * 2), 16), d > 0);
+    for (int d = 0; d < D / 16; d++) {
+        const uint32_t step = (uint32_t)(d * 16 / P::WIDE * P::BYTES + d * 16 % P::WIDE * 2) / 16;
+        wgmma_scores<D>(s, q + step, k + step, d > 0);
+    }
     wgmma_commit();
 }
 
 template <int D>
 static __device__ inline void start_sums(float (&a)[D / 8][4], const uint32_t (&p)[TILE / 16][4], uint32_t v, int add) {
-    typedef panels<D> P;
 #pragma unroll
     for (int k = 0; k < TILE / 16; k++)
-        wgmma<1>(a, p[k], wgmma_b<D>(v + (uint32_t)(k * 16 * P::ROW), P::BYTES), k > 0 || add);
+        wgmma_values<D>(a, p[k], v + (uint32_t)(k * 16 * panels<D>::ROW / 16), k > 0 || add);
     wgmma_commit();
 }
 
-/* One warpgroup's 64 queries. */
+/* write_rows by way of shared memory, so that 16 bytes a thread lie behind one another: a warp's 16 rows in its own
+ * part of the sums' area (own: this thread's first float4 there), units exclusive-ored by row. */
+template <int D>
+static __device__ inline void write_wide(const attn_args &a, const lane_rows &r, const float (&sum)[D / 8][4],
+                                         const soft &total, float4 *own) {
+    constexpr int UNITS = D / 8, TWO_ROWS = COMPUTE * 16; /* bytes from two rows to the next two */
+    int lane = (int)threadIdx.x % 32, g = lane / 4;
+    uint32_t area = smem_at(own) - (uint32_t)lane * 16; /* a multiple of 512 */
+    uint32_t mine = area + (uint32_t)(g / 2 * TWO_ROWS + g % 2 * 256 + g * 16 + lane % 4 * 4);
+    float inverse[2] = {__frcp_rn(total.l[0]), __frcp_rn(total.l[1])};
+    __syncwarp();
+#pragma unroll
+    for (int d = 0; d < UNITS; d++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"((mine ^ (uint32_t)d * 16) + (uint32_t)i * 4 * TWO_ROWS),
+                         "r"(pack_rn(__fmul_rn(sum[d][2 * i], inverse[i]), __fmul_rn(sum[d][2 * i + 1], inverse[i])))
+                         : "memory");
+    __syncwarp();
+    int32_t place[2]; /* in heads, of the lane's two rows */
+#pragma unroll
+    for (int i = 0; i < 2; i++) place[i] = r.row[i] < 0 ? -1 : r.row[i] * a.n_head + r.head[i];
+#pragma unroll 4
+    for (int i = 0; i < 16 * UNITS / 32; i++) {
+        int row = (i * 32 + lane) / UNITS, unit = (i * 32 + lane) % UNITS;
+        int32_t to0 = __shfl_sync(~0u, place[0], row % 8 * 4), to1 = __shfl_sync(~0u, place[1], row % 8 * 4);
+        int32_t at = row < 8 ? to0 : to1;
+        uint4 v;
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "r"(area + (uint32_t)(row / 2 * TWO_ROWS + row % 2 * 256 + (unit ^ row % 8) * 16))
+                     : "memory");
+        if (at >= 0) *(uint4 *)(a.y + (int64_t)at * D + unit * 8) = v;
+    }
+    __syncwarp();
+}
+
+/* Tiles of a block, its own first one being tile 0. */
+static __device__ inline int32_t tiles_of(const prompt_block &b) {
+    return (b.n_pos + TILE - 1) / TILE - b.first_tile;
+}
+
+/* The sums of one chunk, for join_kernel. */
+template <int D>
+static __device__ inline void store_part(const attn_args &a, const prompt_block &b, const lane_rows &r,
+                                         const float (&sum)[D / 8][4], const soft &x, float *part) {
+    int c = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float l = attn_quad_sum(x.l[i]);
+        if (r.row[i] < 0) continue;
+        int64_t entry = b.part + (int64_t)(r.row[i] - b.row) * b.n_part + b.first_tile / CHUNK_TILES;
+        float *to = part + (entry * a.n_head + r.head[i]) * (D + 2);
+#pragma unroll
+        for (int d = 0; d < D / 8; d++) *(float2 *)(to + d * 8 + 2 * c) = make_float2(sum[d][2 * i], sum[d][2 * i + 1]);
+        if (c == 0) *(float2 *)(to + D) = make_float2(x.m[i], l);
+    }
+}
+
+template <int N> static __device__ inline void clear(float (&a)[N][4]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) a[i][0] = a[i][1] = a[i][2] = a[i][3] = 0.0f;
+}
+static __device__ inline void pack_tile(const float (&s)[TILE / 8][4], uint32_t (&p)[TILE / 16][4]) {
+#pragma unroll
+    for (int k = 0; k < TILE / 16; k++) pack_weights(s + 2 * k, p[k]);
+}
+
+/* One warpgroup's 64 queries of a block whose units begin at unit `begun`. */
 template <int D>
 static __device__ inline void compute_queries(const attn_args &a, const prompt_block &b, int32_t kv_head,
-                                              const ring<D> &ring, float4 *sums) {
+                                              const ring<D> &ring, uint32_t begun, uint32_t round, float4 *sums,
+                                              float *out) {
     int half = (int)threadIdx.x / 128, query = half * GROUP_QUERIES + (int)threadIdx.x % 128 / 32 * 16;
     lane_rows r = rows_of(a, b, kv_head, query);
-    uint32_t q[D / 16][4], p[TILE / 16][4];
-    block_queries<D>(a, b, kv_head, query, q);
-    int32_t n_all = (b.n_pos + TILE - 1) / TILE, n_tile = (half ? b.deepest[1] : b.deepest[0]) / TILE + 1;
-    int32_t n_open = (half ? b.shallowest[1] : b.shallowest[0]) / TILE; /* tiles that every query sees whole */
+    uint32_t p[TILE / 16][4], q = operand_at(ring.queries() + (uint32_t)(half * GROUP_QUERIES * panels<D>::ROW), 16);
+    int32_t n_all = tiles_of(b), n_tile = (half ? b.deepest[1] : b.deepest[0]) / TILE + 1 - b.first_tile;
+    /* Tiles that every query sees whole. */
+    int32_t n_open = (half ? b.shallowest[1] : b.shallowest[0]) / TILE - b.first_tile;
+    if (n_tile < 1) n_tile = 1; /* none of these queries comes so far: all is masked */
     float s[TILE / 8][4], sum[D / 8][4], f[2];
     soft part, total;
     soft_clear(&part);
     soft_clear(&total);
-#pragma unroll
-    for (int t = 0; t < TILE / 8; t++) s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0.0f;
-#pragma unroll
-    for (int d = 0; d < D / 8; d++) sum[d][0] = sum[d][1] = sum[d][2] = sum[d][3] = 0.0f;
-    ring.wait_full(0);
-    fence_for_wgmma();
+    clear(s);
+    clear(sum);
+    bar_wait(ring.q_full, round % 2);
+    ring.wait_full(begun);
+    turn_wait(half);
     wgmma_fence();
-    start_scores<D>(s, q, ring.at(0));
+    start_scores<D>(s, q, operand_at(ring.at(begun), 16));
+    turn_give(half ^ 1);
     wgmma_wait<0>();
     wgmma_hold(s);
-    ring.warp_emptied(0);
-    if (n_open == 0) mask_tile(s, r, 0);
+    ring.warp_emptied(begun);
+    if (n_tile == 1) ring.warp_emptied_queries();
+    if (n_open <= 0) mask_tile(s, r, b.first_tile);
     soft_tile(s, a.scale, &part, f);
-#pragma unroll
-    for (int k = 0; k < TILE / 16; k++) pack_weights(s + 2 * k, p[k]);
+    pack_tile(s, p);
     for (int32_t t = 1; t < n_tile; t++) {
-        uint32_t now = 2 * (uint32_t)t, last = now - 1; /* K of this tile, V of the one before */
+        uint32_t now = begun + 2 * (uint32_t)t, last = now - 1; /* K of this tile, V of the one before */
         ring.wait_full(now);
         ring.wait_full(last);
-        fence_for_wgmma();
+        turn_wait(half);
         wgmma_hold(sum);
         wgmma_fence();
-        start_scores<D>(s, q, ring.at(now));
-        start_sums<D>(sum, p, ring.at(last), (t - 1) % CHUNK_TILES != 0);
+        start_scores<D>(s, q, operand_at(ring.at(now), 16));
+        start_sums<D>(sum, p, operand_at(ring.at(last), panels<D>::BYTES), (t - 1) % CHUNK_TILES != 0);
+        turn_give(half ^ 1);
         wgmma_wait<1>();
         wgmma_hold(s);
         ring.warp_emptied(now);
+        if (t == n_tile - 1) ring.warp_emptied_queries();
         soft ended = part;
         if (t % CHUNK_TILES == 0) soft_clear(&part);
-        if (t >= n_open) mask_tile(s, r, t);
+        if (t >= n_open) mask_tile(s, r, b.first_tile + t);
         soft_tile(s, a.scale, &part, f);
+        wgmma_hold(s);
+        computed_here(fminf(part.l[0], part.l[1]));
         wgmma_wait<0>();
         wgmma_hold(sum);
         ring.warp_emptied(last);
@@ -248,55 +474,82 @@ static __device__ inline void compute_queries(const attn_args &a, const prompt_b
         } else {
             rescale<D>(sum, f);
         }
-#pragma unroll
-        for (int k = 0; k < TILE / 16; k++) pack_weights(s + 2 * k, p[k]);
+        pack_tile(s, p);
     }
-    uint32_t last = 2 * (uint32_t)n_tile - 1;
+    uint32_t last = begun + 2 * (uint32_t)n_tile - 1;
     ring.wait_full(last);
-    fence_for_wgmma();
+    turn_wait(half);
     wgmma_hold(sum);
     wgmma_fence();
-    start_sums<D>(sum, p, ring.at(last), (n_tile - 1) % CHUNK_TILES != 0);
+    start_sums<D>(sum, p, operand_at(ring.at(last), panels<D>::BYTES), (n_tile - 1) % CHUNK_TILES != 0);
+    turn_give(half ^ 1);
     wgmma_wait<0>();
     wgmma_hold(sum);
     ring.warp_emptied(last);
-    for (uint32_t unit = 2 * (uint32_t)n_tile; unit < 2 * (uint32_t)n_all;
-         unit++) { /* only the other group sees them */
-        ring.wait_full(unit);
-        ring.warp_emptied(unit);
+    for (int32_t t = n_tile; t < n_all; t++) { /* only the other group sees them */
+        uint32_t k = begun + 2 * (uint32_t)t;
+        ring.wait_full(k);
+        ring.warp_emptied(k);
+        ring.wait_full(k + 1);
+        ring.warp_emptied(k + 1);
+        turn_wait(half); /* not before: the other group's next turn may wait for what takes these places */
+        turn_give(half ^ 1);
     }
-    join_chunk<D, COMPUTE>(sum, part, &total, sums, n_tile <= CHUNK_TILES);
-    write_rows<D>(a, r, sum, total);
+    if (b.n_part) {
+        store_part<D>(a, b, r, sum, part, out);
+    } else {
+        join_chunk<D, COMPUTE>(sum, part, &total, sums, n_tile <= CHUNK_TILES);
+        write_wide<D>(a, r, sum, total, sums);
+    }
+}
+
+template <int D>
+static __device__ inline void compute_items(const attn_args &a, const prompt_work &work, prompt_block b,
+                                            const ring<D> &ring, float4 *sums) {
+    int half = (int)threadIdx.x / 128;
+    uint32_t unit = 0;
+    int32_t round = 0;
+    if (half == 1) turn_give(0);
+    do {
+        compute_queries<D>(a, b, b.kv_head, ring, unit, (uint32_t)round, sums, work.part);
+        unit += 2 * (uint32_t)tiles_of(b);
+    } while (next_block(work, ++round, &b));
+    if (half == 0) turn_wait(0);
 }
 #endif
 
 template <int D>
-static __global__ void __launch_bounds__(COMPUTE + PRODUCERS, 1) wgmma_prompt(attn_args a, const prompt_block *blocks) {
+static __global__ void __launch_bounds__(COMPUTE + PRODUCERS, 1)
+    wgmma_prompt(attn_args a, prompt_work work, int use_boxes, const __grid_constant__ CUtensorMap boxes) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ char raw[];
     char *base = raw + (1024 - smem_at(raw) % 1024) % 1024;
     uint32_t smem = smem_at(base), bars = smem + prompt_smem<D>::BARS;
-    const ring<D> ring = {smem, bars, bars + 8 * STAGES};
+    const ring<D> ring = {smem, bars, bars + 8 * STAGES, bars + 16 * STAGES, bars + 16 * STAGES + 8};
+    if (threadIdx.x == COMPUTE) asm volatile("prefetch.tensormap [%0];" ::"l"(&boxes) : "memory");
     if (threadIdx.x == 0) {
+        bar_init(ring.q_full, PRODUCER_WARPS);
+        bar_init(ring.q_empty, COMPUTE_WARPS);
         for (uint32_t s = 0; s < STAGES; s++) {
-            bar_init(ring.full + 8 * s, PRODUCERS);
+            bar_init(ring.full + 8 * s, PRODUCER_WARPS);
             bar_init(ring.empty + 8 * s, COMPUTE_WARPS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    prompt_block b = blocks[blockIdx.y];
-    int32_t kv_head = (int32_t)blockIdx.x;
+    const prompt_block first = work.item[blockIdx.x]; /* brought by a copy, so no kernel may still be writing it */
+    wait_for_previous();
     if (threadIdx.x >= COMPUTE) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        bring_tiles<D>(a, b, kv_head, ring);
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+        bring_tiles<D>(a, work, first, &boxes, use_boxes, ring);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        compute_queries<D>(a, b, kv_head, ring, (float4 *)(base + prompt_smem<D>::SUMS) + threadIdx.x);
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+        compute_items<D>(a, work, first, ring, (float4 *)(base + prompt_smem<D>::SUMS) + threadIdx.x);
     }
 #else
     (void)a;
-    (void)blocks;
+    (void)work;
+    (void)use_boxes;
 #endif
 }
 
@@ -352,6 +605,7 @@ template <int D>
 static __global__ void __launch_bounds__(MMA_THREADS, 2) mma_prompt(attn_args a, const prompt_block *blocks) {
     extern __shared__ __align__(128) char raw[];
     static_assert(MMA_THREADS == TILE, "a thread looks up one position of a tile");
+    wait_for_previous();
     uint32_t k_at = smem_at(raw), v_at = k_at + panels<D>::ALL;
     float4 *sums = (float4 *)(raw + mma_smem<D>::SUMS) + threadIdx.x;
     prompt_block b = blocks[blockIdx.y];
@@ -397,24 +651,63 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) mma_prompt(attn_args a,
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-template <int D> static void launch(cuda_be *c, const attn_args &a, const prompt_block *blocks, int32_t n, int wide) {
+template <int D> static void launch_narrow(cuda_be *c, const attn_args &a, const prompt_block *blocks, int32_t n) {
     dim3 grid((unsigned)(a.n_head / a.group), (unsigned)n);
-    int bytes = wide ? prompt_smem<D>::BYTES : mma_smem<D>::BYTES;
-    cuda_ok(c,
-            cudaFuncSetAttribute(wide ? wgmma_prompt<D> : mma_prompt<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 bytes),
+    cuda_ok(c, cudaFuncSetAttribute(mma_prompt<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, mma_smem<D>::BYTES),
             "attention: shared memory");
-    if (wide)
-        wgmma_prompt<D><<<grid, COMPUTE + PRODUCERS, bytes, c->stream>>>(a, blocks);
-    else
-        mma_prompt<D><<<grid, MMA_THREADS, bytes, c->stream>>>(a, blocks);
+    launch_early(c, mma_prompt<D>, grid, MMA_THREADS, mma_smem<D>::BYTES, a, blocks);
 }
 
-void cuda_attn_prompt(cuda_be *c, int32_t d, const attn_args &a, const prompt_block *blocks, int32_t n, int wide) {
+void cuda_attn_prompt(cuda_be *c, int32_t d, const attn_args &a, const prompt_block *blocks, int32_t n) {
     if (d == 64)
-        launch<64>(c, a, blocks, n, wide);
+        launch_narrow<64>(c, a, blocks, n);
     else if (d == 96)
-        launch<96>(c, a, blocks, n, wide);
+        launch_narrow<96>(c, a, blocks, n);
     else
-        launch<128>(c, a, blocks, n, wide);
+        launch_narrow<128>(c, a, blocks, n);
+}
+
+/* The pool as [plane][position of the block][head][element], a box of it 16 positions of a panel. The pool's end is not
+ * known here, so the map has none: the slot map holds slots that exist. */
+template <int D> static int map_pool(const attn_args &a, CUtensorMap *out) {
+    typedef panels<D> P;
+    void *fn = NULL;
+    cudaDriverEntryPointQueryResult found;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &fn, 12000, cudaEnableDefault, &found) !=
+            cudaSuccess ||
+        found != cudaDriverEntryPointSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    const cuuint64_t width = (cuuint64_t)a.shape.width * 2;
+    const cuuint64_t dims[4] = {D, width / (D * 2), BOX, (cuuint64_t)1 << 31}, steps[3] = {D * 2, width, width * BOX};
+    const cuuint32_t box[4] = {P::WIDE, 1, BOX, 1}, each[4] = {1, 1, 1, 1};
+    return ((PFN_cuTensorMapEncodeTiled_v12000)fn)(
+               out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)a.kv, dims, steps, box, each,
+               CU_TENSOR_MAP_INTERLEAVE_NONE, P::ROW == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+template <int D> static void launch_wide(cuda_be *c, const attn_args &a, const prompt_work &work, kv_boxes *boxes) {
+    if (boxes->base != a.kv || boxes->n_layer != a.shape.n_layer || boxes->width != a.shape.width || boxes->d != D) {
+        boxes->has = map_pool<D>(a, &boxes->map);
+        boxes->base = a.kv;
+        boxes->n_layer = a.shape.n_layer;
+        boxes->width = a.shape.width;
+        boxes->d = D;
+    }
+    cuda_ok(c,
+            cudaFuncSetAttribute(wgmma_prompt<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, prompt_smem<D>::BYTES),
+            "attention: shared memory");
+    launch_early(c, wgmma_prompt<D>, dim3((unsigned)work.n_walk), COMPUTE + PRODUCERS, prompt_smem<D>::BYTES, a, work,
+                 boxes->has, boxes->map);
+}
+
+void cuda_attn_wide(cuda_be *c, int32_t d, const attn_args &a, const prompt_work &work, kv_boxes *boxes) {
+    if (d == 64)
+        launch_wide<64>(c, a, work, boxes);
+    else if (d == 96)
+        launch_wide<96>(c, a, work, boxes);
+    else
+        launch_wide<128>(c, a, work, boxes);
 }

@@ -13,9 +13,11 @@
  *
  * The plan (which blocks, which chunks) is made on the host once a batch, from the host copies that begin_rows brings,
  * and used by all layers. Partial sums are bounded: decode rows are taken in as many launches as that needs, and blocks
- * are cut as long as there is room.
+ * are cut as long as there is room. Behind the plan's items stand blank ones, up to the grids that a recorded launch
+ * has (graph.cuh).
  */
 #include "ops/cuda/attn_int.cuh"
+#include "ops/cuda/graph.cuh"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,13 +53,17 @@ struct cuda_attn {
     kv_boxes boxes;
     int32_t n_block, n_range, n_join, n_walk, n_round, n_cut_row;
     int64_t n_chunk;
-    float *part; /* PART_BYTES, taken when first needed */
+    int64_t all_chunk; /* with blank ones */
+    int32_t all_join;
+    int is_recorded; /* launches take the blank ones too */
+    float *part;     /* PART_BYTES, taken when first needed */
 };
 
 template <int D>
 static __global__ void __launch_bounds__(D) join_kernel(attn_args a, const join_item *items, const float *part) {
     wait_for_previous();
     join_item it = items[blockIdx.x];
+    if (!it.n_chunk) return; /* blank */
     int32_t head = (int32_t)blockIdx.y;
     const float *p = part + (it.first * a.n_head + head) * (D + 2);
     int64_t step = (int64_t)a.n_head * (D + 2);
@@ -313,6 +319,19 @@ static int lay_out_walks(cuda_be *c, cuda_attn *p) {
     return 1;
 }
 
+/* Few grids for many contexts: steps of 8, of an eighth for many. */
+static int64_t rounded_chunks(int64_t n, int32_t n_row) {
+    int64_t step = n_row < 8 ? n_row : n / 64 * 8 > 8 ? n / 64 * 8 : 8;
+    return step ? (n + step - 1) / step * step : n;
+}
+
+static void add_blanks(cuda_attn *p) {
+    p->all_chunk = rounded_chunks(p->n_chunk, p->n_row);
+    p->all_join = p->n_join ? p->n_row : 0;
+    for (int64_t i = p->n_chunk; i < p->all_chunk; i++) ((chunk_item *)p->chunk.host)[i] = {-1, 0, 0};
+    for (int32_t i = p->n_join; i < p->all_join; i++) ((join_item *)p->join.host)[i] = {0, 0, 0};
+}
+
 static int plan(cuda_be *c, cuda_attn *p) {
     size_t n = (size_t)p->n_row;
     p->n_block = p->n_range = p->n_join = p->n_walk = p->n_cut_row = 0;
@@ -324,7 +343,7 @@ static int plan(cuda_be *c, cuda_attn *p) {
     for (int32_t r = 0, run; r < p->n_row; r += run)
         if ((run = run_of(p, r)) < MIN_RUN)
             for (int32_t i = 0; i < run; i++) n_chunk += chunks_of(p, r + i);
-    if (n_chunk && !grow(c, &p->chunk, (size_t)n_chunk * sizeof(chunk_item), 1)) return 0;
+    if (n_chunk && !grow(c, &p->chunk, (size_t)rounded_chunks(n_chunk, p->n_row) * sizeof(chunk_item), 1)) return 0;
     for (int32_t r = 0, run; r < p->n_row; r += run) {
         run = run_of(p, r);
         if (run >= MIN_RUN)
@@ -336,8 +355,9 @@ static int plan(cuda_be *c, cuda_attn *p) {
     qsort(p->block.host, (size_t)p->n_block, sizeof(prompt_block), longer_first);
     if (p->has_wgmma && p->n_block && !lay_out_walks(c, p)) return 0;
     if (!p->has_wgmma) cuda_put(c, p->block.dev, p->block.host, (size_t)p->n_block * sizeof(prompt_block));
-    cuda_put(c, p->join.dev, p->join.host, (size_t)p->n_join * sizeof(join_item));
-    cuda_put(c, p->chunk.dev, p->chunk.host, (size_t)p->n_chunk * sizeof(chunk_item));
+    add_blanks(p);
+    cuda_put(c, p->join.dev, p->join.host, (size_t)p->all_join * sizeof(join_item));
+    cuda_put(c, p->chunk.dev, p->chunk.host, (size_t)p->all_chunk * sizeof(chunk_item));
     p->is_stale = 0;
     return 1;
 }
@@ -357,6 +377,11 @@ static void launch_join(cuda_be *c, int32_t d, const attn_args &a, const join_it
 
 static void launch_decode(cuda_be *c, cuda_attn *p, int32_t d, const attn_args &a) {
     if (!has_part(c, p)) return;
+    if (p->is_recorded) {
+        cuda_attn_chunks(c, d, a, (const chunk_item *)p->chunk.dev, (int32_t)p->all_chunk, p->part);
+        if (p->all_join) launch_join(c, d, a, (const join_item *)p->join.dev, p->all_join, p->part);
+        return;
+    }
     for (int32_t i = 0; i < p->n_range; i++) {
         launch_range l = ((const launch_range *)p->range.host)[i];
         cuda_attn_chunks(c, d, a, (const chunk_item *)p->chunk.dev + l.chunk, (int32_t)l.n_chunk, p->part);
@@ -374,11 +399,35 @@ static void launch_prompt(cuda_be *c, cuda_attn *p, int32_t d, const attn_args &
     if (p->n_cut_row) launch_join(c, d, a, (const join_item *)p->cut_row.dev, p->n_cut_row, p->part);
 }
 
+static int has_heads(const cuda_be *c, int32_t d, int32_t group) {
+    return c->head.be.act == GY_BF16 && (d == 64 || d == 96 || d == 128) && group <= MAX_GROUP;
+}
 static int has_kernel(const cuda_be *c, const gy_attn_args *x) {
-    int32_t d = x->kv->head_dim, group = x->n_head / x->kv->n_head_kv;
-    return c->head.be.act == GY_BF16 && (d == 64 || d == 96 || d == 128) && group <= MAX_GROUP &&
-           x->q_stride % 8 == 0 && ((uintptr_t)x->q | (uintptr_t)x->y | (uintptr_t)x->kv->base) % 16 == 0 &&
+    uintptr_t all = (uintptr_t)x->q | (uintptr_t)x->y | (uintptr_t)x->kv->base; /* 16 bytes at a time */
+    return has_heads(c, x->kv->head_dim, x->n_head / x->kv->n_head_kv) && x->q_stride % 8 == 0 && all % 16 == 0 &&
            x->scale > 0;
+}
+
+/* The plan of the rows that begin_rows told, for these heads. */
+static int have_plan(cuda_be *c, cuda_attn *p, int32_t n_head, int32_t group, int32_t d) {
+    if (p->group != group || p->n_head != n_head || p->d != d) p->is_stale = 1;
+    p->group = group;
+    p->n_head = n_head;
+    p->d = d;
+    return !p->is_stale || plan(c, p);
+}
+
+int cuda_attn_plan_ahead(cuda_be *c, int32_t n_head, int32_t n_head_kv, int32_t head_dim, attn_recorded *out) {
+    cuda_attn *p = c->attn;
+    int32_t group = n_head / n_head_kv;
+    if (!has_heads(c, head_dim, group) || !p->n_row || !have_plan(c, p, n_head, group, head_dim)) return 0;
+    if (p->n_block || p->n_range != 1 || !has_part(c, p)) return 0;
+    *out = {p->all_chunk, p->all_join, p->chunk.dev, p->join.dev, p->part};
+    return 1;
+}
+
+void cuda_attn_record(cuda_be *c, int on) {
+    c->attn->is_recorded = on;
 }
 
 void cuda_attn_run(gy_backend *be, const gy_attn_args *x) {
@@ -394,11 +443,7 @@ void cuda_attn_run(gy_backend *be, const gy_attn_args *x) {
         cuda_ok(c, cudaErrorInvalidValue, "attention: rows that begin_rows was not told of");
         return;
     }
-    if (p->group != group || p->n_head != x->n_head || p->d != d) p->is_stale = 1;
-    p->group = group;
-    p->n_head = x->n_head;
-    p->d = d;
-    if (p->is_stale && !plan(c, p)) return;
+    if (!have_plan(c, p, x->n_head, group, d)) return;
     attn_args a = {(const bf16 *)x->q,
                    (const bf16 *)x->kv->base,
                    x->kv->map,

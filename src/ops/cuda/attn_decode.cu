@@ -150,6 +150,7 @@ static __global__ void __launch_bounds__(THREADS, 2) chunk_kernel(attn_args a, c
     exchange *x = (exchange *)(raw + decode_smem<D>::EXCHANGE);
     wait_for_previous();
     chunk_item it = items[blockIdx.x];
+    if (it.row < 0) return; /* blank */
     int32_t kv_head = (int32_t)blockIdx.y, n_pos = a.pos[it.row] + 1, first = it.chunk * CHUNK;
     int32_t n_tile = (n_pos - first + TILE - 1) / TILE;
     if (n_tile > CHUNK_TILES) n_tile = CHUNK_TILES;

@@ -1,5 +1,5 @@
 /* The backend's life: device, memory, copies, errors, and its table. Computes nothing. */
-#include "ops/cuda/cuda_int.cuh"
+#include "ops/cuda/graph.cuh"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -234,9 +234,9 @@ static const gy_ops cuda_ops = {
     .latent_diff = cuda_latent_diff,
     .latent_init = cuda_latent_init,
     .residual_norm = cuda_residual_norm,
-    .stack_open = NULL,
-    .stack_close = NULL,
-    .stack = NULL,
+    .stack_open = cuda_graph_open,
+    .stack_close = cuda_graph_close,
+    .stack = cuda_graph_run,
     .sample = cuda_sample,
     .patch = cuda_patch,
 };

@@ -1,0 +1,195 @@
+/* A stage of a batch of few decode rows as one recorded CUDA graph: gy_ops.stack.
+ *
+ * A launch costs the host 4.4 us on the machine where this was measured and a layer has ten of them, while a layer of
+ * one row takes the GPU about as long: the GPU waited for the host. A recording holds the launches of all layers, with
+ * their early starts, and is started by one call. Its kernels are those of the single operations with the same
+ * arguments, so bits are theirs.
+ *
+ * What a launch's arguments and grids depend on is the key of a recording: pointers, rows, and attention's rounded
+ * grids. A key that comes for the second time is recorded; the least recently used one gives way. So a batch that keeps
+ * its size records once while its contexts grow by some hundred tokens, and one that changes all the time is
+ * left to the single operations.
+ *
+ * Declined: more than MAX_ROWS rows (the GPU is then busy for longer than the host), prompts, F32.
+ */
+#include "ops/cuda/graph.cuh"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_ROWS = 64, RECORDINGS = 64 };
+
+typedef struct record_key { /* compared as bytes: cleared first */
+    attn_recorded attn;
+    const void *x, *cos, *sin, *kv, *map, *pos, *slot, *map_off;
+    int64_t n_row;
+} record_key;
+
+typedef struct recording {
+    record_key key;
+    uint64_t used;         /* when; 0: empty */
+    cudaGraphExec_t graph; /* NULL: seen once */
+} recording;
+
+typedef struct graph_layer {
+    gy_weight w[4]; /* qkv, o, gate_up, down */
+    const void *norm[4], *q_bias, *k_bias;
+} graph_layer;
+
+typedef struct graph_stack { /* engine lifetime */
+    gy_stack_desc d;         /* layer: not to be used */
+    graph_layer *layer;      /* [n_layer] */
+    char *mem;               /* device: activations of MAX_ROWS rows */
+    void *a, *b, *qkv, *att, *gu, *f;
+    uint64_t clock;
+    recording all[RECORDINGS];
+} graph_stack;
+
+/* ---- the layers -------------------------------------------------------------------------------------------------- */
+
+static void product(gy_backend *be, const void *x, const gy_weight *w, int32_t n_row, void *y) {
+    gy_linear_args a = {x, w, n_row, 0, y};
+    cuda_linear(be, &a);
+}
+
+/* h = residual, and a = its norm with next, or the residual alone. */
+static void join_branch(gy_backend *be, const graph_stack *g, const gy_stack_args *a, const void *w, const void *next) {
+    gy_residual_norm_args r = {{a->x, g->b, w, g->d.norms, g->d.eps, a->rows.n_row, g->d.n_embd}, next, g->d.eps, g->a};
+    if (next)
+        cuda_residual_norm(be, &r);
+    else
+        cuda_residual(be, &r.r);
+}
+
+static void run_layer(gy_backend *be, const graph_stack *g, int32_t i, const gy_stack_args *a) {
+    const gy_stack_desc *d = &g->d;
+    const graph_layer *l = g->layer + i;
+    int32_t n = a->rows.n_row;
+    gy_rope_kv_args rope = {g->qkv,        l->q_bias, l->k_bias, a->cos,    a->sin, d->rope,
+                            d->round_each, d->n_head, a->kv,     d->il + i, a->rows};
+    gy_attn_args attn = {g->qkv,    (d->n_head + 2 * d->n_head_kv) * d->head_dim,
+                         d->n_head, (float)(1.0 / sqrt((double)d->head_dim)),
+                         a->kv,     d->il + i,
+                         a->rows,   g->att};
+    gy_silu_mul_args silu = {g->gu, n, d->n_ff, g->f};
+    product(be, g->a, &l->w[0], n, g->qkv);
+    cuda_rope_kv(be, &rope);
+    cuda_attn_run(be, &attn);
+    product(be, g->att, &l->w[1], n, g->b);
+    join_branch(be, g, a, l->norm[1], l->norm[2]);
+    product(be, g->a, &l->w[2], n, g->gu);
+    cuda_silu_mul(be, &silu);
+    product(be, g->f, &l->w[3], n, g->b);
+    join_branch(be, g, a, l->norm[3], i + 1 < d->n_layer ? l[1].norm[0] : NULL);
+}
+
+static void run_layers(gy_backend *be, const graph_stack *g, const gy_stack_args *a) {
+    gy_norm_args norm = {a->x, g->layer[0].norm[0], g->d.eps, a->rows.n_row, g->d.n_embd, g->a};
+    cuda_norm(be, &norm);
+    for (int32_t i = 0; i < g->d.n_layer; i++) run_layer(be, g, i, a);
+}
+
+/* ---- recordings -------------------------------------------------------------------------------------------------- */
+
+/* The key's place; a new one takes the least recently used. */
+static recording *find(graph_stack *g, const record_key *key) {
+    recording *oldest = g->all;
+    g->clock++;
+    for (int i = 0; i < RECORDINGS; i++) {
+        recording *r = g->all + i;
+        if (r->used && !memcmp(&r->key, key, sizeof *key)) {
+            r->used = g->clock;
+            return r;
+        }
+        if (r->used < oldest->used) oldest = r;
+    }
+    if (oldest->graph) cudaGraphExecDestroy(oldest->graph);
+    oldest->graph = NULL;
+    oldest->key = *key;
+    oldest->used = g->clock;
+    return NULL;
+}
+
+/* Only this thread's calls are held to the rules of recording: others may load or free meanwhile. */
+static void record(cuda_be *c, const graph_stack *g, const gy_stack_args *a, recording *r) {
+    cudaGraph_t graph = NULL;
+    if (!cuda_ok(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal), "recording")) return;
+    cuda_attn_record(c, 1);
+    run_layers(&c->head.be, g, a);
+    cuda_attn_record(c, 0);
+    if (cuda_ok(c, cudaStreamEndCapture(c->stream, &graph), "recording"))
+        cuda_ok(c, cudaGraphInstantiate(&r->graph, graph, 0), "recording");
+    if (graph) cudaGraphDestroy(graph);
+}
+
+static int key_of(cuda_be *c, const graph_stack *g, const gy_stack_args *a, record_key *key) {
+    memset(key, 0, sizeof *key);
+    if (!cuda_attn_plan_ahead(c, g->d.n_head, g->d.n_head_kv, g->d.head_dim, &key->attn)) return 0;
+    key->x = a->x, key->cos = a->cos, key->sin = a->sin;
+    key->kv = a->kv->base, key->map = a->kv->map;
+    key->pos = a->rows.pos, key->slot = a->rows.slot, key->map_off = a->rows.map_off;
+    key->n_row = a->rows.n_row;
+    return 1;
+}
+
+int cuda_graph_run(gy_backend *be, void *stack, const gy_stack_args *a) {
+    cuda_be *c = of_be(be);
+    graph_stack *g = (graph_stack *)stack;
+    record_key key;
+    if (a->rows.n_row <= 0 || a->rows.n_row > MAX_ROWS || !key_of(c, g, a, &key)) return 0;
+    recording *r = find(g, &key);
+    if (!r) return 0;
+    if (!r->graph) record(c, g, a, r);
+    if (r->graph) cuda_ok(c, cudaGraphLaunch(r->graph, c->stream), "a recorded stage");
+    return 1;
+}
+
+/* ---- the object -------------------------------------------------------------------------------------------------- */
+
+static int take_memory(graph_stack *g) {
+    const gy_stack_desc *d = &g->d;
+    size_t q = (size_t)d->n_head * (size_t)d->head_dim, kv = (size_t)d->n_head_kv * (size_t)d->head_dim;
+    size_t embd = (size_t)d->n_embd, ff = (size_t)d->n_ff, n[6] = {embd, embd, q + 2 * kv, q, 2 * ff, ff};
+    void **to[6] = {&g->a, &g->b, &g->qkv, &g->att, &g->gu, &g->f};
+    size_t at[7] = {};
+    for (int i = 0; i < 6; i++) at[i + 1] = at[i] + (n[i] * MAX_ROWS * sizeof(bf16) + 255) / 256 * 256;
+    if (cudaMalloc((void **)&g->mem, at[6]) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    for (int i = 0; i < 6; i++) *to[i] = g->mem + at[i];
+    return 1;
+}
+
+static void copy_layer(const gy_stack_layer *l, graph_layer *out) {
+    const gy_weight *w[4] = {l->qkv, l->o, l->gate_up, l->down};
+    for (int i = 0; i < 4; i++) out->w[i] = *w[i], out->norm[i] = l->norm[i];
+    out->q_bias = l->q_bias, out->k_bias = l->k_bias;
+}
+
+void cuda_graph_close(gy_backend *be, void *stack) {
+    graph_stack *g = (graph_stack *)stack;
+    if (!g) return;
+    cuda_enter(of_be(be));
+    cuda_ok(of_be(be), cudaStreamSynchronize(of_be(be)->stream), "closing a stage");
+    for (int i = 0; i < RECORDINGS; i++)
+        if (g->all[i].graph) cudaGraphExecDestroy(g->all[i].graph);
+    cudaFree(g->mem);
+    free(g->layer);
+    free(g);
+}
+
+void *cuda_graph_open(gy_backend *be, const gy_stack_desc *d) {
+    cuda_enter(of_be(be));
+    if (be->act != GY_BF16 || d->n_layer <= 0) return NULL;
+    graph_stack *g = (graph_stack *)calloc(1, sizeof *g);
+    if (!g) return NULL;
+    g->d = *d;
+    g->layer = (graph_layer *)calloc((size_t)d->n_layer, sizeof *g->layer);
+    if (!g->layer || !take_memory(g)) {
+        cuda_graph_close(be, g);
+        return NULL;
+    }
+    for (int32_t i = 0; i < d->n_layer; i++) copy_layer(&d->layer[i], &g->layer[i]);
+    return g;
+}

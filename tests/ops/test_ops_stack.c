@@ -1,0 +1,405 @@
+/* A stage as one operation (gy_ops.stack: recorded graphs) against the single operations in the loop driver's order, on
+ * the GPU, bit for bit: what comes out, all of the KV memory (slots that no row owns among it), and what lies around
+ * the rows. Shapes of the three families at full width, and small ones; 1 to 8 rows of contexts within a tile, across
+ * tiles and across chunks; several calls in a row, each on what the one before left: the first of a kind is declined,
+ * the next is recorded, and then started again with other positions. Skipped where there is no GPU.
+ *
+ * test_ops_stack --shape N: the Nth alone. test_ops_stack --time [ROWS CONTEXT]...: us a layer of both, of Ouro-1.4B's
+ * 24 layers, instead.
+ */
+#include "ops_fixture.h"
+
+#include "base/clock.h"
+
+enum { MAX_ROWS = 9, MAX_LAYERS = 24, SHARED = 2048 + 64, OWN = 32, N_SLOT = SHARED + MAX_ROWS * OWN, CALLS = 4 };
+
+typedef struct shape {
+    const char *name;
+    int32_t n_layer, kv_layers, il, n_embd, n_ff, n_head, n_kv, d;
+    gy_residual_kind norms;
+    gy_rope_kind rope;
+    int round_each, bias;
+} shape;
+
+static const shape shapes[] = {
+    {"ouro-1.4b", 3, 3, 0, 2048, 5632, 16, 16, 128, GY_RESIDUAL_BRANCH, GY_ROPE_HALF, 1, 0},
+    {"nanbeige-3b", 2, 2, 0, 3072, 10752, 48, 8, 128, GY_RESIDUAL_PRE, GY_ROPE_HALF, 1, 0},
+    {"huginn", 2, 4, 1, 5280, 17920, 55, 55, 96, GY_RESIDUAL_SUM, GY_ROPE_PAIRS, 0, 1},
+    {"small ouro", 2, 2, 0, 256, 512, 2, 2, 128, GY_RESIDUAL_BRANCH, GY_ROPE_HALF, 1, 0},
+    {"small nanbeige", 3, 3, 0, 192, 320, 8, 2, 64, GY_RESIDUAL_PRE, GY_ROPE_HALF, 1, 0},
+    {"small huginn", 1, 2, 1, 192, 256, 2, 2, 96, GY_RESIDUAL_SUM, GY_ROPE_PAIRS, 0, 1},
+    {"mini huginn", 4, 4, 0, 384, 1312, 4, 4, 96, GY_RESIDUAL_SUM, GY_ROPE_PAIRS, 0, 1},
+    {"mini nanbeige", 3, 3, 0, 384, 1344, 6, 1, 128, GY_RESIDUAL_PRE, GY_ROPE_HALF, 1, 0},
+};
+
+/* Random BF16 between -1 and 1; a tensor is a run of it, scaled where it is made. Its length is odd, so that rows of
+ * one tensor do not repeat. */
+enum { POOL = 8388593 };
+typedef struct fixture {
+    gy_backend *be;
+    const shape *s;
+    float *unit; /* [POOL] host */
+    uint16_t *piece;
+    size_t drawn;
+    gy_weight w[MAX_LAYERS][4];
+    gy_stack_layer layer[MAX_LAYERS];
+    gy_kv_view kv[2]; /* of the composition, of the stack */
+    void *held[MAX_LAYERS * 10 + 64];
+    int n_held;
+    size_t kv_bytes;
+    int32_t *map; /* host, [MAX_ROWS][SHARED + OWN] */
+    char *x[2];   /* rows with a border before and behind */
+    void *a, *b, *qkv, *att, *gu, *f, *pos, *slot, *off, *dev_map;
+    float *cos, *sin;
+    void *stack;
+} fixture;
+
+enum { BORDER = 1024 };
+
+static void *hold(fixture *f, size_t bytes) {
+    void *p = f->be->ops->alloc(f->be, bytes);
+    assert_non_null(p);
+    assert_true(f->n_held < COUNT(f->held));
+    return f->held[f->n_held++] = p;
+}
+
+/* n elements of base + amplitude * random. */
+static void *tensor(fixture *f, size_t n, float base, float amplitude) {
+    char *p = hold(f, n * 2);
+    for (size_t i = 0; i < POOL; i++) f->piece[i] = gy_f32_to_bf16(base + amplitude * f->unit[i]);
+    size_t at = f->drawn * 977 % POOL;
+    for (size_t i = 0, take; i < n; i += take, at = 0) {
+        take = n - i < POOL - at ? n - i : POOL - at;
+        f->be->ops->upload(f->be, p + i * 2, f->piece + at, take * 2);
+    }
+    f->drawn += n + 12345;
+    return p;
+}
+
+static gy_weight matrix(fixture *f, int32_t n, int32_t k) {
+    gy_weight w = {.dtype = GY_BF16, .n = n, .k = k, .n_part = 1};
+    w.part[0].data = tensor(f, (size_t)n * (size_t)k, 0.0f, 0.035f);
+    w.part[0].n = n;
+    return w;
+}
+
+static void make_layer(fixture *f, int i) {
+    const shape *s = f->s;
+    int32_t q = s->n_head * s->d, kv = s->n_kv * s->d;
+    gy_weight *w = f->w[i];
+    w[0] = matrix(f, q + 2 * kv, s->n_embd);
+    w[1] = matrix(f, s->n_embd, q);
+    w[2] = matrix(f, 2 * s->n_ff, s->n_embd);
+    w[3] = matrix(f, s->n_embd, s->n_ff);
+    gy_stack_layer *l = &f->layer[i];
+    *l = (gy_stack_layer){.qkv = &w[0], .o = &w[1], .gate_up = &w[2], .down = &w[3]};
+    for (int k = 0; k < 4; k++)
+        if (s->norms != GY_RESIDUAL_PRE || k % 2 == 0) l->norm[k] = tensor(f, (size_t)s->n_embd, 1.0f, 0.5f);
+    if (s->bias) l->q_bias = tensor(f, (size_t)q, 0.0f, 0.1f), l->k_bias = tensor(f, (size_t)kv, 0.0f, 0.1f);
+    for (int k = 0; k < 4; k++) f->be->ops->prepare(f->be, &w[k], 0);
+}
+
+static void make_kv(fixture *f) {
+    const shape *s = f->s;
+    size_t n = (size_t)(N_SLOT + 15) / 16 * 16 * (size_t)s->kv_layers * 2 * (size_t)(s->n_kv * s->d);
+    f->kv_bytes = n * 2;
+    for (int i = 0; i < 2; i++) {
+        size_t drawn = f->drawn;
+        f->kv[i] = (gy_kv_view){.base = tensor(f, n, 0.0f, 1.0f),
+                                .map = f->dev_map,
+                                .n_map = MAX_ROWS * (SHARED + OWN),
+                                .dtype = GY_BF16,
+                                .n_layer = s->kv_layers,
+                                .n_head_kv = s->n_kv,
+                                .head_dim = s->d};
+        if (!i) f->drawn = drawn; /* the same again */
+    }
+}
+
+static void fixture_open(fixture *f, const shape *s, int32_t n_layer) {
+    *f = (fixture){.s = s};
+    gy_cuda_opts o = {.act = GY_BF16, .n_thread = 1, .limits = {.max_row = 16, .max_k = 17920, .max_len = 4096}};
+    gy_err err = {0};
+    if (gy_backend_cuda_create(&o, &err, &f->be) < 0) fail_msg("%s", err.msg);
+    f->unit = malloc(POOL * sizeof *f->unit);
+    f->piece = malloc(POOL * sizeof *f->piece);
+    f->map = malloc(MAX_ROWS * (SHARED + OWN) * sizeof *f->map);
+    uint64_t z = 12345;
+    for (size_t i = 0; i < POOL; i++) {
+        z = z * 6364136223846793005u + 1442695040888963407u;
+        f->unit[i] = (float)(z >> 40) * 0x1p-23f - 1.0f;
+    }
+    for (int32_t i = 0; i < n_layer; i++) make_layer(f, i);
+    size_t rows = MAX_ROWS, q = (size_t)(s->n_head * s->d), kv = (size_t)(s->n_kv * s->d);
+    for (int i = 0; i < 2; i++) f->x[i] = hold(f, rows * (size_t)s->n_embd * 2 + 2 * BORDER);
+    f->a = hold(f, rows * (size_t)s->n_embd * 2);
+    f->b = hold(f, rows * (size_t)s->n_embd * 2);
+    f->qkv = hold(f, rows * (q + 2 * kv) * 2);
+    f->att = hold(f, rows * q * 2);
+    f->gu = hold(f, rows * (size_t)s->n_ff * 4);
+    f->f = hold(f, rows * (size_t)s->n_ff * 2);
+    f->cos = hold(f, rows * (size_t)s->d * 2);
+    f->sin = hold(f, rows * (size_t)s->d * 2);
+    f->pos = hold(f, rows * 4);
+    f->slot = hold(f, rows * 4);
+    f->off = hold(f, rows * 8);
+    f->dev_map = hold(f, MAX_ROWS * (SHARED + OWN) * 4);
+    make_kv(f);
+    f->stack = f->be->ops->stack_open(f->be, &(gy_stack_desc){.layer = f->layer,
+                                                              .n_layer = n_layer,
+                                                              .il = s->il,
+                                                              .n_embd = s->n_embd,
+                                                              .n_ff = s->n_ff,
+                                                              .n_head = s->n_head,
+                                                              .n_head_kv = s->n_kv,
+                                                              .head_dim = s->d,
+                                                              .eps = 1e-6f,
+                                                              .norms = s->norms,
+                                                              .rope = s->rope,
+                                                              .round_each = s->round_each});
+    assert_non_null(f->stack);
+}
+
+static void fixture_close(fixture *f) {
+    f->be->ops->stack_close(f->be, f->stack);
+    for (int i = 0; i < f->n_held; i++) f->be->ops->free(f->be, f->held[i], 0);
+    gy_backend_destroy(f->be);
+    free(f->unit);
+    free(f->piece);
+    free(f->map);
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------------------------
+ */
+
+/* Position j of a row that starts at pos is slot 17 j mod N_SLOT of what all share, from pos on the row's own. */
+static void place_rows(fixture *f, int32_t n_row, const int32_t *pos) {
+    for (int32_t r = 0; r < n_row; r++)
+        for (int32_t j = 0; j < SHARED + OWN; j++) {
+            int32_t at = j < pos[r] ? j : j - pos[r] < OWN ? SHARED + r * OWN + j - pos[r] : 0;
+            f->map[r * (SHARED + OWN) + j] = (int32_t)((int64_t)at * 17 % N_SLOT);
+        }
+    f->be->ops->upload(f->be, f->dev_map, f->map, MAX_ROWS * (SHARED + OWN) * sizeof *f->map);
+}
+
+/* The rows' positions step further; all may stand on the map row of the first. */
+static gy_rows begin(fixture *f, int32_t n_row, const int32_t *pos, int32_t step, int one_sequence) {
+    int32_t p[MAX_ROWS], slot[MAX_ROWS];
+    int64_t off[MAX_ROWS];
+    float inv_freq[64];
+    for (int32_t r = 0; r < n_row; r++) {
+        p[r] = pos[r] + step;
+        off[r] = one_sequence ? 0 : r * (SHARED + OWN);
+        slot[r] = f->map[off[r] + p[r]];
+    }
+    for (int i = 0; i < f->s->d / 2; i++) inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)f->s->d);
+    gy_backend *be = f->be;
+    be->ops->upload(be, f->pos, p, (size_t)n_row * 4);
+    be->ops->upload(be, f->slot, slot, (size_t)n_row * 4);
+    be->ops->upload(be, f->off, off, (size_t)n_row * 8);
+    be->ops->begin_rows(be, &(gy_rows){.n_row = n_row, .pos = p, .map_off = off});
+    be->ops->upload(be, f->gu, inv_freq, sizeof inv_freq);
+    be->ops->rope_table(be, &(gy_rope_table_args){.pos = f->pos,
+                                                  .inv_freq = f->gu,
+                                                  .n_row = n_row,
+                                                  .half = f->s->d / 2,
+                                                  .round_bf16 = f->s->round_each,
+                                                  .cos_out = f->cos,
+                                                  .sin_out = f->sin});
+    return (gy_rows){.n_row = n_row, .pos = f->pos, .slot = f->slot, .map_off = f->off};
+}
+
+static void residual_norm(fixture *f, void *x, int32_t n_row, const void *w, const void *next) {
+    gy_backend *be = f->be;
+    gy_residual_args r = {
+        .h = x, .b = f->b, .w = w, .kind = f->s->norms, .eps = 1e-6f, .n_row = n_row, .n = f->s->n_embd};
+    if (next)
+        be->ops->residual_norm(be, &(gy_residual_norm_args){.r = r, .w = next, .eps = 1e-6f, .y = f->a});
+    else
+        be->ops->residual(be, &r);
+}
+
+static void linear(fixture *f, const void *x, const gy_weight *w, int32_t n_row, void *y) {
+    f->be->ops->linear(f->be, &(gy_linear_args){.x = x, .w = w, .n_row = n_row, .y = y});
+}
+
+/* which: 0 what is expected, 1 what is tried. */
+static void compose(fixture *f, int which, int32_t n_layer, gy_rows rows) {
+    const shape *s = f->s;
+    gy_backend *be = f->be;
+    void *x = f->x[which] + BORDER;
+    int32_t n = rows.n_row;
+    be->ops->norm(
+        be, &(gy_norm_args){.x = x, .w = f->layer[0].norm[0], .eps = 1e-6f, .n_row = n, .n = s->n_embd, .y = f->a});
+    for (int32_t i = 0; i < n_layer; i++) {
+        const gy_stack_layer *l = &f->layer[i];
+        linear(f, f->a, l->qkv, n, f->qkv);
+        be->ops->rope_kv(be, &(gy_rope_kv_args){.qkv = f->qkv,
+                                                .q_bias = l->q_bias,
+                                                .k_bias = l->k_bias,
+                                                .cos = f->cos,
+                                                .sin = f->sin,
+                                                .kind = s->rope,
+                                                .round_each = s->round_each,
+                                                .n_head = s->n_head,
+                                                .kv = &f->kv[which],
+                                                .il = s->il + i,
+                                                .rows = rows});
+        be->ops->attn(be, &(gy_attn_args){.q = f->qkv,
+                                          .q_stride = (s->n_head + 2 * s->n_kv) * s->d,
+                                          .n_head = s->n_head,
+                                          .scale = (float)(1.0 / sqrt((double)s->d)),
+                                          .kv = &f->kv[which],
+                                          .il = s->il + i,
+                                          .rows = rows,
+                                          .y = f->att});
+        linear(f, f->att, l->o, n, f->b);
+        residual_norm(f, x, n, l->norm[1], l->norm[2]);
+        linear(f, f->a, l->gate_up, n, f->gu);
+        be->ops->silu_mul(be, &(gy_silu_mul_args){.gu = f->gu, .n_row = n, .n_ff = s->n_ff, .y = f->f});
+        linear(f, f->f, l->down, n, f->b);
+        residual_norm(f, x, n, l->norm[3], i + 1 < n_layer ? f->layer[i + 1].norm[0] : NULL);
+    }
+}
+
+static int run_stack(fixture *f, gy_rows rows) {
+    return f->be->ops->stack(
+        f->be, f->stack,
+        &(gy_stack_args){.x = f->x[1] + BORDER, .cos = f->cos, .sin = f->sin, .kv = &f->kv[1], .rows = rows});
+}
+
+static void fill_rows(fixture *f, int32_t n_row) {
+    size_t n = (size_t)n_row * (size_t)f->s->n_embd, all = MAX_ROWS * (size_t)f->s->n_embd * 2 + 2 * BORDER;
+    uint16_t *host = malloc(all);
+    memset(host, 0x5a, all);
+    for (size_t i = 0; i < n; i++) host[BORDER / 2 + i] = gy_f32_to_bf16(f->unit[(i * 7 + f->drawn) % POOL]);
+    f->drawn += 1009;
+    for (int i = 0; i < 2; i++) f->be->ops->upload(f->be, f->x[i], host, all);
+    free(host);
+}
+
+static void compare(fixture *f, const void *a, const void *b, size_t bytes, const char *what) {
+    char *ha = malloc(bytes), *hb = malloc(bytes);
+    gy_err err = {0};
+    f->be->ops->download(f->be, ha, a, bytes);
+    f->be->ops->download(f->be, hb, b, bytes);
+    if (f->be->ops->sync(f->be, &err) != GY_OK) fail_msg("%s: %s", what, err.msg);
+    same_check(hb, ha, bytes, what);
+    free(ha);
+    free(hb);
+}
+
+/* ---- the test -----------------------------------------------------------------------------------------------------
+ */
+
+typedef struct batch {
+    int32_t n_row, pos[8];
+} batch;
+static const batch batches[] = {
+    {1, {0}},
+    {1, {1}},
+    {1, {63}},
+    {1, {64}},
+    {1, {127}},
+    {1, {300}},
+    {1, {511}},
+    {1, {1100}},
+    {1, {2040}},
+    {2, {5, 513}},
+    {3, {128, 0, 1023}},
+    {4, {1, 2, 3, 4}},
+    {5, {510, 64, 1130, 31, 200}},
+    {8, {0, 1300, 127, 63, 512, 90, 1024, 33}},
+};
+
+/* How often the stage ran as a recording. */
+static int run_batch(fixture *f, const batch *b) {
+    char what[128];
+    int n_ran = 0;
+    place_rows(f, b->n_row, b->pos);
+    fill_rows(f, b->n_row);
+    for (int32_t call = 0; call < CALLS; call++) {
+        gy_rows rows = begin(f, b->n_row, b->pos, call, 0);
+        snprintf(what, sizeof what, "%s, %d rows, row 0 at %d, call %d", f->s->name, b->n_row, b->pos[0], call);
+        if (run_stack(f, rows))
+            n_ran++;
+        else
+            compose(f, 1, f->s->n_layer, rows);
+        compose(f, 0, f->s->n_layer, rows);
+        compare(f, f->x[0], f->x[1], MAX_ROWS * (size_t)f->s->n_embd * 2 + 2 * BORDER, what);
+    }
+    compare(f, f->kv[0].base, f->kv[1].base, f->kv_bytes, what);
+    return n_ran;
+}
+
+/* A prompt: nothing is done, however often it comes. */
+static void run_declined(fixture *f) {
+    static const int32_t pos[MAX_ROWS] = {3, 4, 5, 6, 7, 8, 9, 10, 11};
+    place_rows(f, MAX_ROWS, pos);
+    fill_rows(f, MAX_ROWS);
+    for (int i = 0; i < 3; i++) assert_int_equal(run_stack(f, begin(f, MAX_ROWS, pos, 0, 1)), 0);
+    compare(f, f->x[0], f->x[1], MAX_ROWS * (size_t)f->s->n_embd * 2 + 2 * BORDER, "declined");
+}
+
+static int only = -1; /* this shape alone */
+
+static void test_shapes(void **state) {
+    (void)state;
+    if (cuda_missing()) skip();
+    for (int i = 0; i < COUNT(shapes); i++) {
+        if (only >= 0 && i != only) continue;
+        static fixture f;
+        fixture_open(&f, &shapes[i], shapes[i].n_layer);
+        for (int k = 0; k < COUNT(batches); k++) assert_true(run_batch(&f, &batches[k]) > 0);
+        run_declined(&f);
+        fixture_close(&f);
+        print_message("    %s: equal\n", shapes[i].name);
+    }
+}
+
+/* ---- times --------------------------------------------------------------------------------------------------------
+ */
+
+static double time_of(fixture *f, int is_stack, gy_rows rows) {
+    enum { REPEATS = 12 };
+    gy_err err = {0};
+    int64_t begun = 0;
+    for (int i = -2; i < REPEATS; i++) {
+        if (!i && f->be->ops->sync(f->be, &err) == GY_OK) begun = gy_clock_ns();
+        if (!is_stack)
+            compose(f, 0, MAX_LAYERS, rows);
+        else if (!run_stack(f, rows) && i > -2)
+            return 0.0;
+    }
+    if (f->be->ops->sync(f->be, &err) != GY_OK) fail_msg("%s", err.msg);
+    return (double)(gy_clock_ns() - begun) / 1e3 / REPEATS / MAX_LAYERS;
+}
+
+static void print_times(int n, char **args) {
+    static const char *const usual[] = {"1", "128", "1", "2048", "2", "512", "4", "1024", "8", "128", "8", "1024"};
+    static fixture f;
+    shape s = shapes[0];
+    s.n_layer = s.kv_layers = MAX_LAYERS;
+    fixture_open(&f, &s, MAX_LAYERS);
+    for (int i = 0; i + 1 < (n ? n : COUNT(usual)); i += 2) {
+        int32_t n_row = atoi(n ? args[i] : usual[i]), pos[MAX_ROWS];
+        for (int r = 0; r < MAX_ROWS; r++) pos[r] = atoi(n ? args[i + 1] : usual[i + 1]) - 1;
+        place_rows(&f, n_row, pos);
+        fill_rows(&f, n_row);
+        gy_rows rows = begin(&f, n_row, pos, 0, 0);
+        double one = time_of(&f, 1, rows), many = time_of(&f, 0, rows);
+        printf("%d rows, context %d: %.2f us a layer recorded, %.2f by operations\n", n_row, pos[0] + 1, one, many);
+        fflush(stdout);
+    }
+    fixture_close(&f);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes)};
+    if (argc > 1 && !strcmp(argv[1], "--time")) {
+        if (!cuda_missing()) print_times(argc - 2, argv + 2);
+        return 0;
+    }
+    if (argc > 2 && !strcmp(argv[1], "--shape")) only = atoi(argv[2]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -526,7 +526,7 @@ static __global__ void __launch_bounds__(COMPUTE + PRODUCERS, 1)
     char *base = raw + (1024 - smem_at(raw) % 1024) % 1024;
     uint32_t smem = smem_at(base), bars = smem + prompt_smem<D>::BARS;
     const ring<D> ring = {smem, bars, bars + 8 * STAGES, bars + 16 * STAGES, bars + 16 * STAGES + 8};
-    if (threadIdx.x == COMPUTE) asm volatile("prefetch.tensormap [%0];" ::"l"(&boxes) : "memory");
+    if (threadIdx.x == COMPUTE && use_boxes) asm volatile("prefetch.tensormap [%0];" ::"l"(&boxes) : "memory");
     if (threadIdx.x == 0) {
         bar_init(ring.q_full, PRODUCER_WARPS);
         bar_init(ring.q_empty, COMPUTE_WARPS);

@@ -9,14 +9,15 @@
  *             only if it gives the reference's bits for every element of a product of random rows with this weight, at
  *             the class's largest and smallest number of rows; the fastest of those is taken. Which it is may differ
  *             from start to start; the bits do not
+ *   narrow    up to 128 rows our own kernel (narrow.cu) is one more candidate, by the same rule
  *
  * The check is by example, not by proof: 16 rows x n outputs and up, all bits, at least 2 numbers of rows a class. It
- * finds what was found on an H200 (measured: docs/kernels-gpu.md): algorithms without split-K differ in no bit, those
+ * finds what was found on an H200 (measured: docs/kernels.md): algorithms without split-K differ in no bit, those
  * with it in some of each product. tests/ops checks the same through the table.
  *
  * The library is opened here and not linked: F32 works without it, and where it is missing a sentence says so.
  */
-#include "ops/cuda/cuda_int.cuh"
+#include "ops/cuda/narrow.cuh"
 
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -47,6 +48,7 @@ typedef struct lt_shape {
     int y_f32, usable;
     cublasLtMatrixLayout_t w, x, y;
     cublasLtMatmulAlgo_t algo[N_CLASS];
+    int is_narrow[N_CLASS]; /* our own kernel instead */
 } lt_shape;
 
 struct cuda_lt {
@@ -56,6 +58,7 @@ struct cuda_lt {
     cublasLtHandle_t handle;
     cublasLtMatmulDesc_t desc; /* the same for all: BF16 in, sums in f32, W transposed */
     cublasLtMatmulPreference_t pref;
+    cuda_narrow narrow;
     lt_shape shape[MAX_SHAPES];
     int n_shape;
 };
@@ -108,6 +111,7 @@ gy_status cuda_lt_open(cuda_be *c, gy_err *err) {
                         "/usr/local/cuda/lib64); install CUDA 13's cuBLAS, or use --dtype f32");
     if (!find_calls(lt)) return cuda_err(err, GY_E_DEVICE, "device cuda: libcublasLt.so.13 lacks a function");
     if (!make_desc(lt)) return cuda_err(err, GY_E_DEVICE, "device cuda:%d: cuBLASLt cannot start", c->device);
+    cuda_narrow_open(c, &lt->narrow);
     return GY_OK;
 }
 
@@ -142,9 +146,14 @@ static void set_rows(cuda_lt *lt, lt_shape *s, int32_t n_row) {
     lt->cublasLtMatrixLayoutSetAttribute(s->y, CUBLASLT_MATRIX_LAYOUT_COLS, &cols, sizeof cols);
 }
 
+/* algo NULL: our own kernel. Where y is f32, sums as they are (out: what our kernel may do besides). */
 static int multiply(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, const void *w, const void *x,
-                    int32_t n_row, void *y) {
+                    int32_t n_row, narrow_out out, void *y) {
     const float one = 1.0f, zero = 0.0f;
+    narrow_plan p;
+    if (!algo)
+        return c->lt->narrow.encode && cuda_narrow_plan(c->n_sm, s->n, s->k, s->ldy, n_row, &p) &&
+               cuda_narrow_run(c, &c->lt->narrow, &p, w, s->n, s->k, s->ldy, out, x, n_row, y);
     set_rows(c->lt, s, n_row);
     return c->lt->cublasLtMatmul(c->lt->handle, c->lt->desc, &one, w, s->w, x, s->x, &zero, y, s->y, y, s->y, algo,
                                  NULL, 0, c->stream) == CUBLAS_STATUS_SUCCESS;
@@ -172,11 +181,12 @@ int cuda_lt_run(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, in
         s = find_shape(c->lt, n, k, ldy, y_f32);
     }
     if (!s || !s->usable || ((uintptr_t)w | (uintptr_t)x | (uintptr_t)y) % 16) return 0;
-    if (!multiply(c, s, &s->algo[class_of(n_row)], w, x, n_row, y)) {
-        cuda_ok(c, cudaErrorUnknown, "cuBLASLt refused a product that it had offered");
+    int at = class_of(n_row), is_narrow = s->is_narrow[at];
+    if (!multiply(c, s, is_narrow ? NULL : &s->algo[at], w, x, n_row, y_f32 ? NARROW_F32_ROUNDED : NARROW_BF16, y)) {
+        cuda_ok(c, cudaErrorUnknown, "a product was refused that had been offered");
         return 1;
     }
-    for (int32_t r = 0; y_f32 && r < n_row; r += 65535) {
+    for (int32_t r = 0; y_f32 && !is_narrow && r < n_row; r += 65535) {
         dim3 grid(blocks_for(n, 256), (unsigned)(n_row - r < 65535 ? n_row - r : 65535));
         round_kernel<<<grid, 256, 0, c->stream>>>((float *)y + (int64_t)r * ldy, n, ldy);
     }
@@ -241,6 +251,10 @@ static void trial_close(trial *t) {
     if (t->end) cudaEventDestroy(t->end);
 }
 
+static narrow_out trial_out(const lt_shape *s) {
+    return s->y_f32 ? NARROW_F32_SUMS : NARROW_BF16;
+}
+
 /* The last n_row rows, computed by algo: the bits that are wanted? Both results are whole rows of ldy; what lies
  * between n and ldy is written by neither and cleared in both. */
 static int same_bits(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, const trial *t, int32_t n_row) {
@@ -250,7 +264,7 @@ static int same_bits(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, 
     char *got = (char *)t->got;
     cudaMemsetAsync(got, 0, (size_t)n_row * t->y_row, c->stream);
     cudaMemsetAsync(t->n_unequal, 0, sizeof n_unequal, c->stream);
-    if (!multiply(c, s, algo, t->w, t->x + first * (size_t)s->k, n_row, got)) return 0;
+    if (!multiply(c, s, algo, t->w, t->x + first * (size_t)s->k, n_row, trial_out(s), got)) return 0;
     compare_kernel<<<blocks_for(n, 256), 256, 0, c->stream>>>(
         (const uint16_t *)((const char *)t->want + first * t->y_row), (const uint16_t *)got, n, t->n_unequal);
     cudaMemcpyAsync(&n_unequal, t->n_unequal, sizeof n_unequal, cudaMemcpyDeviceToHost, c->stream);
@@ -273,20 +287,33 @@ static int offers(cuda_lt *lt, lt_shape *s, int class_at, cublasLtMatmulHeuristi
     return kept;
 }
 
-/* Shortest of TIMED products, in ms. */
+/* Stands for the small kernels between two products of a model, about 3 us: a product that can begins beside it. */
+static __global__ void pause_kernel(void) {
+    wait_for_previous();
+    for (long long begun = clock64(); clock64() - begun < 5000;) continue;
+}
+
+/* Shortest of TIMED products behind a pause, in ms. */
 static float time_of(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, const trial *t, int32_t n_row) {
     float best = INFINITY;
     for (int i = 0; i < TIMED; i++) {
         float ms = INFINITY;
         cudaMemsetAsync(t->flush, i, FLUSH_BYTES, c->stream);
         cudaEventRecord(t->begin, c->stream);
-        multiply(c, s, algo, t->w, t->x, n_row, t->got);
+        launch_early(c, pause_kernel, dim3(1), 32, 0);
+        multiply(c, s, algo, t->w, t->x, n_row, trial_out(s), t->got);
         cudaEventRecord(t->end, c->stream);
         cudaEventSynchronize(t->end);
         cudaEventElapsedTime(&ms, t->begin, t->end);
         if (ms < best) best = ms;
     }
     return best;
+}
+
+/* Below NARROW_ROWS our kernel is tried too. It has other plans for 1..8 rows and for 9..16, which are one class. */
+static int narrow_wins(cuda_be *c, lt_shape *s, const trial *t, int32_t most, int32_t least, float best) {
+    if (most > NARROW_ROWS || !same_bits(c, s, NULL, t, most) || !same_bits(c, s, NULL, t, least)) return 0;
+    return time_of(c, s, NULL, t, most) < best;
 }
 
 static void choose_class(cuda_be *c, lt_shape *s, const trial *t, int class_at) {
@@ -303,6 +330,7 @@ static void choose_class(cuda_be *c, lt_shape *s, const trial *t, int class_at) 
         best = ms;
         s->algo[class_at] = offered[i].algo;
     }
+    s->is_narrow[class_at] = narrow_wins(c, s, t, most, least, best);
 }
 
 static void choose(cuda_be *c, lt_shape *s, const void *w) {
@@ -310,7 +338,7 @@ static void choose(cuda_be *c, lt_shape *s, const void *w) {
     trial t = {};
     t.w = w;
     int n = offers(c->lt, s, REFERENCE_CLASS, offered);
-    if (n && trial_open(c, s, &t) && multiply(c, s, &offered[0].algo, w, t.x, t.rows, t.want)) {
+    if (n && trial_open(c, s, &t) && multiply(c, s, &offered[0].algo, w, t.x, t.rows, trial_out(s), t.want)) {
         for (int i = 0; i < N_CLASS; i++) s->algo[i] = offered[0].algo;
         s->usable = same_bits(c, s, &offered[0].algo, &t, 1) && same_bits(c, s, &offered[0].algo, &t, t.rows);
         for (int i = 0; s->usable && i < N_CLASS; i++) choose_class(c, s, &t, i);

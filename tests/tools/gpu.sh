@@ -48,7 +48,7 @@ fi
 # The golden checkpoints with the GPU in the place of the CPU, and equalities on models of the GPU's own head sizes.
 if wanted golden; then
     stage equal_gpu "$build/tests/test_equal_gpu"
-    [ ! -x "$build/tests/test_device" ] || stage device env GY_TEST_BACKEND=cuda "$build/tests/test_device"
+    [ ! -x "$build/tests/test_device" ] || stage device env GY_TEST_BACKEND=cuda "$build/tests/test_device" --alone
     for t in golden bf16; do stage "$t" env GY_TEST_BACKEND=cuda "$build/tests/test_$t"; done
 fi
 if wanted long; then

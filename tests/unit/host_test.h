@@ -108,6 +108,18 @@ static inline void turn_until(gy_host *h, int (*ok)(void *), void *arg) {
     }
 }
 
+/* Until the books are at zero: an answer may be here before its worker has said that all is cleaned up. */
+static inline void turn_until_done(gy_host *h) {
+    int64_t end = gy_clock_ns() + 20000000000;
+    gy_err err = {0};
+    gy_status st;
+    while ((st = gy_host_turn(h, &err)) != GY_DONE) {
+        if (st < 0) fail_msg("turn: %s", err.msg);
+        if (st == GY_AGAIN) poll(&(struct pollfd){.fd = gy_host_fd(h), .events = POLLIN}, 1, 1000);
+        if (gy_clock_ns() > end) fail_msg("not done after 20 s");
+    }
+}
+
 static inline int is_answered(void *arg) {
     return ((answer *)arg)->n_finish > 0;
 }

@@ -165,11 +165,7 @@ static void starts_works_and_stops(void **state) {
             assert_echo(&a[k]);
         }
     }
-    gy_err err = {0};
-    gy_status st;
-    while ((st = gy_host_turn(h, &err)) == GY_OK) {
-    }
-    assert_int_equal(st, GY_DONE);
+    turn_until_done(h);
     int64_t t = gy_clock_ns();
     gy_host_close(h);
     assert_true(gy_clock_ns() - t < 250000000); /* by STOP, not by the signals that come after 300 ms */

@@ -10,6 +10,8 @@
  * its size records once while its contexts grow by some hundred tokens, and one that changes all the time is
  * left to the single operations.
  *
+ * A recording that cannot be made (no memory) is no error: the stage stays with the single operations from then on.
+ *
  * Declined: more than MAX_ROWS rows (the GPU is then busy for longer than the host), prompts, F32.
  */
 #include "ops/cuda/graph.cuh"
@@ -42,6 +44,7 @@ typedef struct graph_stack { /* engine lifetime */
     char *mem;               /* device: activations of MAX_ROWS rows */
     void *a, *b, *qkv, *att, *gu, *f;
     uint64_t clock;
+    int is_off; /* a recording failed */
     recording all[RECORDINGS];
 } graph_stack;
 
@@ -92,7 +95,7 @@ static void run_layers(gy_backend *be, const graph_stack *g, const gy_stack_args
 /* ---- recordings -------------------------------------------------------------------------------------------------- */
 
 /* The key's place; a new one takes the least recently used. */
-static recording *find(graph_stack *g, const record_key *key) {
+static recording *find(cuda_be *c, graph_stack *g, const record_key *key) {
     recording *oldest = g->all;
     g->clock++;
     for (int i = 0; i < RECORDINGS; i++) {
@@ -103,23 +106,34 @@ static recording *find(graph_stack *g, const record_key *key) {
         }
         if (r->used < oldest->used) oldest = r;
     }
-    if (oldest->graph) cudaGraphExecDestroy(oldest->graph);
-    oldest->graph = NULL;
+    if (oldest->graph) {
+        cuda_ok(c, cudaStreamSynchronize(c->stream), "recording"); /* it may still run */
+        cudaGraphExecDestroy(oldest->graph);
+        oldest->graph = NULL;
+    }
     oldest->key = *key;
     oldest->used = g->clock;
     return NULL;
 }
 
-/* Only this thread's calls are held to the rules of recording: others may load or free meanwhile. */
-static void record(cuda_be *c, const graph_stack *g, const gy_stack_args *a, recording *r) {
+/* Only this thread's calls are held to the rules of recording: others may load or free meanwhile. Nothing has run when
+ * it fails, so what was kept as an error is forgotten. */
+static void record(cuda_be *c, graph_stack *g, const gy_stack_args *a, recording *r) {
+    cudaError_t before = c->first;
     cudaGraph_t graph = NULL;
-    if (!cuda_ok(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal), "recording")) return;
-    cuda_attn_record(c, 1);
-    run_layers(&c->head.be, g, a);
-    cuda_attn_record(c, 0);
-    if (cuda_ok(c, cudaStreamEndCapture(c->stream, &graph), "recording"))
-        cuda_ok(c, cudaGraphInstantiate(&r->graph, graph, 0), "recording");
+    if (cuda_ok(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal), "recording")) {
+        cuda_attn_record(c, 1);
+        run_layers(&c->head.be, g, a);
+        cuda_attn_record(c, 0);
+        if (cudaStreamEndCapture(c->stream, &graph) != cudaSuccess ||
+            cudaGraphInstantiate(&r->graph, graph, 0) != cudaSuccess)
+            r->graph = NULL;
+    }
     if (graph) cudaGraphDestroy(graph);
+    if (r->graph) return;
+    g->is_off = 1;
+    cudaGetLastError();
+    c->first = before;
 }
 
 static int key_of(cuda_be *c, const graph_stack *g, const gy_stack_args *a, record_key *key) {
@@ -136,11 +150,12 @@ int cuda_graph_run(gy_backend *be, void *stack, const gy_stack_args *a) {
     cuda_be *c = of_be(be);
     graph_stack *g = (graph_stack *)stack;
     record_key key;
-    if (a->rows.n_row <= 0 || a->rows.n_row > MAX_ROWS || !key_of(c, g, a, &key)) return 0;
-    recording *r = find(g, &key);
+    if (g->is_off || a->rows.n_row <= 0 || a->rows.n_row > MAX_ROWS || !key_of(c, g, a, &key)) return 0;
+    recording *r = find(c, g, &key);
     if (!r) return 0;
     if (!r->graph) record(c, g, a, r);
-    if (r->graph) cuda_ok(c, cudaGraphLaunch(r->graph, c->stream), "a recorded stage");
+    if (!r->graph) return 0;
+    cuda_ok(c, cudaGraphLaunch(r->graph, c->stream), "a recorded stage");
     return 1;
 }
 

@@ -8,7 +8,7 @@
  * serves while contexts grow; what lies beyond the plan is blank and does nothing. */
 typedef struct attn_recorded {
     int64_t n_chunk; /* rounded up */
-    int32_t n_join;  /* of the batch's rows: all or 0 */
+    int64_t n_join;  /* of the batch's rows: all or 0; no gaps: compared as bytes */
     const void *chunk, *join, *part;
 } attn_recorded;
 

@@ -5,11 +5,12 @@
  * run. A run of at least MIN_RUN rows is cut into blocks of queries (rows x heads of one KV head); the other rows are
  * decoded one by one.
  *
- *   prompt   attn_prompt.cu. On Hopper blocks of 128 queries, dealt to as many walks as there are multiprocessors;
- * where that leaves most of them idle (a short run on a long context) blocks are cut by chunks. Elsewhere blocks of 64,
- * a thread block each. decode   attn_decode.cu: a block a chunk of one row's context and KV head; writes (m, l, a) of
- * each head, or y where the context is one chunk. join     grid (rows, heads), D threads: a thread joins one element
- * over the chunks, in order, and writes y.
+ *   - prompt (attn_prompt.cu): on Hopper blocks of 128 queries, dealt to as many walks as there are multiprocessors;
+ *     where that leaves most of them idle (a short run on a long context) blocks are cut by chunks. Elsewhere blocks of
+ *     64, a thread block each.
+ *   - decode (attn_decode.cu): a block a chunk of one row's context and KV head; writes (m, l, a) of each head, or y
+ *     where the context is one chunk.
+ *   - join: grid (rows, heads), D threads: a thread joins one element over the chunks, in order, and writes y.
  *
  * The plan (which blocks, which chunks) is made on the host once a batch, from the host copies that begin_rows brings,
  * and used by all layers. Partial sums are bounded: decode rows are taken in as many launches as that needs, and blocks

@@ -9,7 +9,7 @@
  *             only if it gives the reference's bits for every element of a product of random rows with this weight, at
  *             the class's largest and smallest number of rows; the fastest of those is taken. Which it is may differ
  *             from start to start; the bits do not
- *   narrow    up to 128 rows our own kernel (narrow.cu) is one more candidate, by the same rule
+ *   narrow    up to 64 rows our own kernel (narrow.cu) is one more candidate, by the same rule
  *
  * The check is by example, not by proof: 16 rows x n outputs and up, all bits, at least 2 numbers of rows a class. It
  * finds what was found on an H200 (measured: docs/kernels.md): algorithms without split-K differ in no bit, those

@@ -215,8 +215,7 @@ void cuda_rope_kv(gy_backend *be, const gy_rope_kv_args *a) {
     cuda_launched(c, "rope_kv");
 }
 
-/* ---- Huginn's initial state: philox.c's functions on the device
- * -------------------------------------------------- */
+/* ---- Huginn's initial state: philox.c's functions on the device -------------------------------------------------- */
 
 static __device__ void philox(uint64_t seed, uint32_t pos, uint32_t block, uint32_t out[4]) {
     uint32_t c0 = pos, c1 = 0, c2 = 2 /* GY_RAND_LATENT */, c3 = block, k0 = (uint32_t)seed,

@@ -1,5 +1,5 @@
-/* The arithmetic of norms, silu and rope, once for the kernels that do one of them and for the one that does a whole
- * stage (stack.cu). No memory, no threads: who owns which element is the kernels' matter.
+/* The arithmetic of norms, silu and rope, once for all kernels that do some of it. No memory, no threads: who owns
+ * which element is the kernels' matter.
  */
 #ifndef GY_OPS_CUDA_ROW_MATH_CUH
 #define GY_OPS_CUDA_ROW_MATH_CUH

@@ -312,7 +312,7 @@ typedef struct heard {
 
 /* More bytes: 1; the end: 0. */
 static int hear(int fd, heard *h) {
-    if (h->len + 65536 > h->cap) {
+    if (h->len + 65536 >= h->cap) { /* the end mark lies behind the bytes */
         h->cap = h->cap * 2 + 131072;
         h->data = realloc(h->data, h->cap);
         assert_non_null(h->data);

@@ -98,7 +98,7 @@ void cuda_lt_close(cuda_be *c);
 void cuda_lt_prepare(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, int y_f32);
 int cuda_lt_run(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, int y_f32, const void *x, int32_t n_row,
                 void *y);
-void cuda_prepare(gy_backend *be, const gy_weight *w, int y_f32); /* linear.cu */
+size_t cuda_prepare(gy_backend *be, gy_weight *w, int y_f32); /* linear.cu */
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 

@@ -107,12 +107,13 @@ void cuda_linear(gy_backend *be, const gy_linear_args *a) {
     cuda_launched(c, "linear");
 }
 
-void cuda_prepare(gy_backend *be, const gy_weight *w, int y_f32) {
-    if (be->act != GY_BF16 || w->dtype != GY_BF16) return;
+size_t cuda_prepare(gy_backend *be, gy_weight *w, int y_f32) {
+    if (be->act != GY_BF16 || w->dtype != GY_BF16) return 0;
     cuda_enter(of_be(be));
     for (int ip = 0; ip < w->n_part;) {
         const void *data = w->part[ip].data;
         int32_t n = joined_rows(w, &ip);
         cuda_lt_prepare(of_be(be), data, n, w->k, w->n, y_f32);
     }
+    return 0;
 }

@@ -20,6 +20,7 @@ pkgs_build='gcc libc6-dev cmake ninja-build libjansson-dev libpcre2-dev libutf8p
 pkgs_test="$pkgs_build libcmocka-dev clang clang-format clang-tidy libclang-rt-dev shellcheck etcd-server"
 pkgs_fuzz="$pkgs_build libcmocka-dev clang libclang-rt-dev"
 pkgs_python='python3 python3-venv openssl curl nghttp2-client wrk apache2-utils iproute2'
+pkgs_browser='chromium'
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
@@ -51,6 +52,9 @@ need() {
         die "apt-get failed (above; whole log in $logs/apt.log)"
     }
 }
+
+# want REASON "PACKAGE...": the same, but what cannot be had is said, and its tests are skipped.
+want() { (need "$1" "$2") || say "packages: going on without$(missing_packages "$2"), so $1 are skipped"; }
 
 # The virtual environment $1 with exactly what the file $2 lists. Made again when that file changes. $3: options of pip.
 need_venv() {
@@ -273,7 +277,10 @@ cmd_demo() {
 
 cmd_deps() {
     need 'building and testing gyre' "$pkgs_test"
-    if has_e2e; then need 'the black-box tests' "$pkgs_python"; fi
+    if has_e2e; then
+        need 'the black-box tests' "$pkgs_python"
+        want "the page's tests" "$pkgs_browser"
+    fi
 }
 
 cmd_check() {

@@ -49,7 +49,7 @@ class Browser:
         """A tab without cookies, cache or history of those before."""
         if self.context:
             self.call("Target.disposeBrowserContext", {"browserContextId": self.context}, None)
-        self.requests, self.problems, self.handlers, self.network = [], [], {}, []
+        self.requests, self.problems, self.handlers = [], [], {}
         self.context = self.call("Target.createBrowserContext", {}, None)["browserContextId"]
         target = self.call("Target.createTarget", {"url": "about:blank", "browserContextId": self.context, "width": 1280, "height": 900}, None)["targetId"]
         self.session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True}, None)["sessionId"]
@@ -95,9 +95,7 @@ class Browser:
         if m.get("sessionId") != self.session:
             return
         if kind == "Network.requestWillBeSent":
-            self.requests.append(p["request"]["url"])
-        elif kind == "Network.loadingFailed":
-            self.network.append(p["errorText"])
+            self.requests.append(p["request"])
         elif kind == "Runtime.exceptionThrown":
             self.problems.append(p["exceptionDetails"].get("exception", {}).get("description") or p["exceptionDetails"]["text"])
         elif kind == "Runtime.consoleAPICalled" and p["type"] in ("error", "warning", "assert"):

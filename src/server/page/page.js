@@ -240,7 +240,7 @@ async function connect() {
   }
 }
 
-let before = null, timer = 0;
+let before = null, busy = false, timer = 0;
 
 // Rates are those between two readings.
 function showMetrics(now, m) {
@@ -250,13 +250,15 @@ function showMetrics(now, m) {
   if (before) $("live-rate").textContent = (Math.max(0, tokens - before.tokens) / ((now - before.now) / 1000)).toFixed(0);
   if (dn > 0) $("live-loops").textContent = ((loops - before.loops) / dn).toFixed(2);
   else if (!before && n > 0) $("live-loops").textContent = (loops / n).toFixed(2);
-  $("live-kv").textContent = `${(100 * get("vllm:kv_cache_usage_perc")).toFixed(1)} %`;
+  const kv = 100 * get("vllm:kv_cache_usage_perc");
+  $("live-kv").textContent = `${kv.toFixed(kv < 10 ? 2 : 1)} %`;
+  busy = get("vllm:num_requests_running") > 0;
   $("live-running").textContent = get("vllm:num_requests_running");
   $("live-waiting").textContent = get("vllm:num_requests_waiting");
   before = { now, tokens, loops, n };
 }
 
-// Every second while something runs here, every three otherwise, not while nobody looks.
+// Every second while something runs, every three otherwise, not while nobody looks.
 async function poll() {
   clearTimeout(timer);
   if (!facts) return;
@@ -267,7 +269,7 @@ async function poll() {
     before = null;
   }
   clearTimeout(timer);
-  timer = setTimeout(poll, running ? 1000 : 3000);
+  timer = setTimeout(poll, running || busy ? 1000 : 3000);
 }
 
 // ---- the page --------------------------------------------------------------------------------------------------------
@@ -316,6 +318,7 @@ $("key-form").addEventListener("submit", (e) => {
 });
 document.addEventListener("keydown", onKey);
 document.addEventListener("scroll", () => card.follow(), { capture: true, passive: true });
+addEventListener("pagehide", () => running?.abort()); // a page that the browser keeps for going back would go on reading
 addEventListener("resize", () => card.follow());
 document.addEventListener("visibilitychange", poll);
 setCompare();

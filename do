@@ -203,7 +203,9 @@ check_scripts() { shellcheck ./do .ci/run tests/tools/*.sh bench/*.sh; }
 
 check_tidy() {
     command -v clang-tidy >/dev/null || die 'clang-tidy is not installed'
-    find src bench docs/examples -name '*.c' -type f 2>/dev/null | sort | xargs -r -P "$(jobs)" -n 1 tests/tools/tidy.sh build/release build/tidy
+    # The comparison with oneDNN is built only where that is installed.
+    if grep -qs onednn_side build/release/compile_commands.json; then without=nothing; else without='*onednn*'; fi
+    find src bench docs/examples -name '*.c' ! -name "$without" -type f 2>/dev/null | sort | xargs -r -P "$(jobs)" -n 1 tests/tools/tidy.sh build/release build/tidy
 }
 
 quick_checks() {
@@ -322,9 +324,10 @@ cmd_test_gpu() {
     fi
 }
 
-# Without a name all of them; with one, that one and its arguments. callgrind counts the scheduler's instructions, callgrind-serve
+# Without a name all of them but the comparison with oneDNN; with one, that one and its arguments. callgrind counts the scheduler's instructions, callgrind-serve
 # the server's for a token.
 cmd_bench() {
+    if [ "${1:-}" = onednn ]; then need 'comparing with oneDNN' libdnnl-dev; fi
     build_release
     case ${1:-callgrind} in callgrind*) need 'counting instructions' 'valgrind python3' ;; esac
     if [ "${1:-}" = callgrind ]; then exec bench/callgrind.sh build/release; fi
@@ -338,6 +341,7 @@ cmd_bench() {
     names=$(bench_names)
     [ -n "$names" ] || die 'no benchmark was built (bench/)'
     for b in $names; do
+        [ "$b" != onednn ] || continue
         say "== $b"
         "build/release/bench/gyre-bench-$b"
     done

@@ -44,7 +44,7 @@ def level(rng, task, batch):
     low, high = tasks.LEVELS[task]
     cap = low + (high - low) * min(1.0, 0.25 + batch / RAMP)
     levels = list(range(low, int(cap + 1e-9) + 1))
-    return rng.choices(levels, [0.4 + (d - low) / (high - low) for d in levels])[0]
+    return rng.choices(levels, [0.4 + (d - low) / max(1, high - low) for d in levels])[0]
 
 
 def question(rng, corpus, batch):

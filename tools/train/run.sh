@@ -1,5 +1,6 @@
 #!/bin/bash
-# The training window, from the folder that pack.sh made: OUT=folder [SECONDS_ALL=540] bash run.sh
+# The training window, from the folder that pack.sh made: OUT=folder [SECONDS_ALL=540] [RESUME=folder PROGRESS=0.4] bash run.sh
+# RESUME goes on from an earlier window's files, in the schedule from PROGRESS on; on the same machine they are in /tmp/train-last.
 # Call it as the window's own command: what it leaves (model/, resume-*, log.jsonl, eval.md: 8 files under 14 MB, 37 MB in all)
 # must come back as files; one archive of all would be too large. Should the compiled run break, the rest of the time goes
 # to a run that goes on from the last minute's files, or begins again, without compiling if not a step was done.
@@ -9,6 +10,7 @@ all=${SECONDS_ALL:-540}
 out=${OUT:-out}
 export PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR=/tmp/inductor
 common=(--text text.xz --tokenizer tok --out "$out" --seed 1)
+[ -z "${RESUME:-}" ] || common+=(--resume "$RESUME" --progress "${PROGRESS:-0.4}")
 sha256sum --quiet -c SUMS || exit 1
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 timeout -k 5 $((all + 30)) python3 train.py "${common[@]}" --seconds "$all" --compile --workers 13 2>&1
@@ -23,5 +25,7 @@ left=$((all - $(date +%s) + begin))
     timeout -k 5 $((left + 30)) python3 train.py "${common[@]}" --seconds "$left" --workers 13 "${again[@]}" 2>&1
     rc=$?
 }
+rm -rf /tmp/train-last
+cp -r "$out" /tmp/train-last
 ls -l "$out" "$out/model"
 exit $rc

@@ -18,6 +18,7 @@ die() {
 
 pkgs_build='gcc libc6-dev cmake ninja-build libjansson-dev libpcre2-dev libutf8proc-dev libevent-dev libssl-dev libcurl4-openssl-dev libedit-dev libucx-dev'
 pkgs_test="$pkgs_build libcmocka-dev clang clang-format clang-tidy libclang-rt-dev shellcheck etcd-server"
+pkgs_aarch64='gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user'
 pkgs_fuzz="$pkgs_build libcmocka-dev clang libclang-rt-dev"
 pkgs_python='python3 python3-venv openssl curl nghttp2-client wrk apache2-utils iproute2'
 pkgs_browser='chromium'
@@ -278,7 +279,7 @@ cmd_demo() {
 }
 
 cmd_deps() {
-    need 'building and testing gyre' "$pkgs_test"
+    need 'building and testing gyre' "$pkgs_test$(if [ "$(uname -m)" = x86_64 ]; then printf ' %s' "$pkgs_aarch64"; fi)"
     if has_e2e; then
         need 'the black-box tests' "$pkgs_python"
         want "the page's tests" "$pkgs_browser"
@@ -302,6 +303,7 @@ cmd_test() {
     fi
     quick_checks
     build_and_test release
+    if [ "$(uname -m)" = x86_64 ]; then check aarch64 tests/tools/aarch64.sh build/aarch64; fi
     if [ -f build/release/libgyre_cuda.so ]; then check build-every-gpu cmake --build --preset release -j "$(jobs)" --target gyre_cuda_every; fi
     build_and_test asan
     build_and_test tsan

@@ -1,7 +1,7 @@
 /* The operations that models are made of, one contract each, and the table through which a backend offers them.
  *
- * Backends: `ref` (plain C, never optimised: the definition of right), `cpu` (AVX2, AVX-512, NEON, portable C), `cuda`. A model runs on a
- * gy_backend and knows nothing else. All pointers in argument structs are memory of that backend
+ * Backends: `ref` (plain C, never optimised: the definition of right), `cpu` (AVX2, AVX-512, NEON, portable C), `cuda`.
+ * A model runs on a gy_backend and knows nothing else. All pointers in argument structs are memory of that backend
  * (gy_ops.alloc) unless marked "host". Argument structs are read during the call only.
  *
  * Names: n_row rows in the batch; act = the backend's activation dtype (F32 or BF16, chosen at creation): every

@@ -219,6 +219,7 @@ static const gy_ops cuda_ops = {
     .n_member = be_n_member,
     .parallel = be_parallel,
     .prepare = cuda_prepare,
+    .unprepare = NULL,
     .begin_rows = cuda_begin_rows,
     .embed = cuda_embed,
     .norm = cuda_norm,

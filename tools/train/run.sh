@@ -1,7 +1,7 @@
 #!/bin/bash
 # The training window, from the folder that pack.sh made: OUT=folder [SECONDS_ALL=540] [RESUME=folder PROGRESS=0.4] bash run.sh
 # RESUME goes on from an earlier window's files, in the schedule from PROGRESS on; on the same machine they are in /tmp/train-last.
-# Call it as the window's own command: what it leaves (model/, resume-*, log.jsonl, eval.md: 8 files under 14 MB, 37 MB in all)
+# Call it as the window's own command: what it leaves (model/, resume-*, log.jsonl, eval.md: 8 files of at most 15 MB, 37 MB in all)
 # must come back as files; one archive of all would be too large. Should the compiled run break, the rest of the time goes
 # to a run that goes on from the last minute's files, or begins again, without compiling if not a step was done.
 cd "$(dirname "$0")" || exit 1

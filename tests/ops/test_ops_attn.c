@@ -147,8 +147,9 @@ static void against_exact(const batch *b, double n_dot, double weight_err, worst
             for (int e = 0; e < b->head_dim; e++) {
                 double y = 0, size = 0;
                 for (int j = 0; j < n; j++) {
-                    y += s[j] / sum * kv_at(b, r, j, 1, head_kv, e);
-                    size += s[j] / sum * fabs(kv_at(b, r, j, 1, head_kv, e));
+                    double p = s[j] / sum * kv_at(b, r, j, 1, head_kv, e);
+                    y += p;
+                    size += fabs(p);
                 }
                 int64_t at = ((int64_t)r * b->n_head + h) * b->head_dim + e;
                 double bound = attn_bound(off, n, size, b->act == GY_BF16 ? weight_err : 0);
@@ -165,6 +166,7 @@ static const int contexts[] = {0, 1, 14, 15, 16, 62, 63, 64, 127, 128, 150};
 
 static void test_exact(void **state) {
     (void)state;
+    int with_ref = 1; /* the first variant's problems are all variants' problems */
     for (int iv = 0; iv < COUNT(variants); iv++) {
         if (variant_missing(&variants[iv])) continue;
         for (int ia = 0; ia < 2; ia++) {
@@ -175,9 +177,11 @@ static void test_exact(void **state) {
                 const int pos[] = {contexts[i % COUNT(contexts)], contexts[(i + 4) % COUNT(contexts)], 5};
                 value_kind kind = i % 5 == 4 ? V_TINY : i % 3 == 2 ? V_MIXED : V_UNIT;
                 batch b = batch_make(acts[ia], g * n_kv, n_kv, d, pos, 3, i & 1, kind);
-                attn_run(ref, &b, 0, 3, b.y.p);
-                against_exact(&b, d + 2, 0, &w_ref, "attn ref");
-                memset(b.y.p, 0xc3, b.y.n);
+                if (with_ref) {
+                    attn_run(ref, &b, 0, 3, b.y.p);
+                    against_exact(&b, d + 2, 0, &w_ref, "attn ref");
+                    memset(b.y.p, 0xc3, b.y.n);
+                }
                 attn_run(be, &b, 0, 3, b.y.p);
                 against_exact(&b, (d + 2 * variants[iv].vl - 1) / (2 * variants[iv].vl) * 2 + 5,
                               variants[iv].weight_err, &w, "attn");
@@ -188,11 +192,12 @@ static void test_exact(void **state) {
             attn_run(be, &b, 0, 2, b.y.p);
             against_exact(&b, is_cuda(&variants[iv]) ? 12 + 5 : 2 + 5, 0, &w, "attn, 72 heads");
             batch_free(&b);
-            worst_print("attn", "ref", acts[ia], &w_ref);
+            if (with_ref) worst_print("attn", "ref", acts[ia], &w_ref);
             worst_print("attn", variants[iv].name, acts[ia], &w);
             gy_backend_destroy(be);
             gy_backend_destroy(ref);
         }
+        with_ref = 0;
     }
 }
 

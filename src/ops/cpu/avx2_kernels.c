@@ -121,6 +121,23 @@ static inline void pair_store_f32(void *p, V even, V odd) {
     v_store((char *)p + 32, _mm256_permute2f128_ps(low, high, 0x31));
 }
 
+#define V_TRANSPOSE
+static inline void v_transpose(V *r) { /* r[i][j] = r[j][i]: pairs of rows, then of pairs, then halves of vectors */
+    __m256d p[8];
+    for (int i = 0; i < 8; i += 4) {
+        for (int j = 0; j < 2; j++) {
+            V a = j ? _mm256_unpackhi_ps(r[i], r[i + 1]) : _mm256_unpacklo_ps(r[i], r[i + 1]);
+            V b = j ? _mm256_unpackhi_ps(r[i + 2], r[i + 3]) : _mm256_unpacklo_ps(r[i + 2], r[i + 3]);
+            p[i + 2 * j] = _mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b));
+            p[i + 2 * j + 1] = _mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b));
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm256_castpd_ps(_mm256_permute2f128_pd(p[i], p[i + 4], 0x20));
+        r[i + 4] = _mm256_castpd_ps(_mm256_permute2f128_pd(p[i], p[i + 4], 0x31));
+    }
+}
+
 static inline D d_zero(void) {
     return _mm256_setzero_pd();
 }

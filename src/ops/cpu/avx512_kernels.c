@@ -115,6 +115,33 @@ static inline void pair_store_f32(void *p, V even, V odd) {
     v_store((char *)p + 64, _mm512_permutex2var_ps(even, _mm512_add_epi32(i, _mm512_set1_epi32(8)), odd));
 }
 
+#define V_TRANSPOSE
+static inline void v_transpose(V *r) { /* r[i][j] = r[j][i]: pairs of rows, then of pairs, then quarters of vectors */
+    __m512d p[16];
+    V t[16];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        for (int j = 0; j < 2; j++) {
+            __m512d a = _mm512_castps_pd(t[i + j]), b = _mm512_castps_pd(t[i + j + 2]);
+            p[i + 2 * j] = _mm512_unpacklo_pd(a, b);
+            p[i + 2 * j + 1] = _mm512_unpackhi_pd(a, b);
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        V a = _mm512_castpd_ps(p[i]), b = _mm512_castpd_ps(p[i + 4]);
+        V c = _mm512_castpd_ps(p[i + 8]), d = _mm512_castpd_ps(p[i + 12]);
+        V ab = _mm512_shuffle_f32x4(a, b, 0x88), cd = _mm512_shuffle_f32x4(c, d, 0x88);
+        V ab1 = _mm512_shuffle_f32x4(a, b, 0xdd), cd1 = _mm512_shuffle_f32x4(c, d, 0xdd);
+        r[i] = _mm512_shuffle_f32x4(ab, cd, 0x88);
+        r[i + 8] = _mm512_shuffle_f32x4(ab, cd, 0xdd);
+        r[i + 4] = _mm512_shuffle_f32x4(ab1, cd1, 0x88);
+        r[i + 12] = _mm512_shuffle_f32x4(ab1, cd1, 0xdd);
+    }
+}
+
 static inline D d_zero(void) {
     return _mm512_setzero_pd();
 }

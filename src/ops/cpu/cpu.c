@@ -1,10 +1,10 @@
 /* The CPU backend: chooses the kernels, owns threads and scratch, splits work. It computes no float itself.
  *
- * Splitting never decides a result: linears are split by outputs, attention by (row, KV head), the rest by rows, and
- * each kernel's order of sums is fixed by one row's shape (kernels.inc).
- * Scratch is made once, at creation, and carved in this order: packed rows of a linear's input, then one piece per
- * member for attention. It is lazily committed, so bounds that are never reached cost address space only.
- * Deliberately not here: packed weights, AMX, AVX512_BF16, fused operations; weights are read where they are mapped.
+ * Splitting never decides a result: linears are split by outputs, attention by KV heads of rows and fixed chunks of
+ * their context, the rest by rows, and each kernel's order of sums is fixed by one row's shape (kernels.inc). Scratch
+ * is made once, at creation, and carved in this order: packed rows of a linear's input, then attention's (cpu_attn.c).
+ * It is lazily committed, so bounds that are never reached cost address space only. Deliberately not here: packed
+ * weights, AMX, AVX512_BF16, fused operations; weights are read where they are mapped.
  */
 #include "base/cpu.h"
 #include "base/team.h"
@@ -201,10 +201,7 @@ static gy_status scratch_create(cpu_backend *c, const gy_ops_limits *lim, gy_err
     size_t n;
     c->max_k = lim->max_k;
     c->linear_floats = 4 * stride > usual ? 4 * stride : usual;
-    /* n_head * head_dim <= max_k, as the next linear reads it; padding adds less than a block to each head. */
-    c->attn_floats = 2 * (stride + GY_CPU_ATTN_HEADS * gy_cpu_pad(c->kern, 1));
-    if (gy_size_mul((size_t)gy_team_size(c->team), (size_t)c->attn_floats, &n) ||
-        gy_size_add(n, (size_t)c->linear_floats, &n) || gy_size_mul(n, sizeof(float), &n))
+    if (gy_size_add((size_t)gy_cpu_attn_floats(c), (size_t)c->linear_floats, &n) || gy_size_mul(n, sizeof(float), &n))
         return gy_err_set(err, GY_E_LIMIT, "cpu backend: max_k %d is too large", lim->max_k);
     c->scratch = gy_mem_map_pages(GY_MEM_ENGINE, n);
     if (!c->scratch) return gy_err_set(err, GY_E_NOMEM, "cpu backend: no memory for %zu bytes of scratch", n);

@@ -21,18 +21,32 @@ typedef struct gy_cpu_linear {
     int64_t row0, n_row; /* which rows of a->x are packed */
 } gy_cpu_linear;
 
-/* Attention: query heads that walk the context together, and positions of a tile. */
-enum { GY_CPU_ATTN_HEADS = 64, GY_CPU_ATTN_TILE = 64 };
+/* Attention: positions of a tile and of a chunk (they fix the order of sums), queries (a row's heads) that walk the
+ * context together, and how many of them registers hold at most. */
+enum {
+    GY_CPU_ATTN_TILE = 64,
+    GY_CPU_ATTN_CHUNK = 256,
+    GY_CPU_ATTN_QUERIES = 96,
+    GY_CPU_ATTN_ROWS = 6,
+    GY_CPU_ATTN_QUERY_FLOATS = 16, /* of scratch, for what is known about a query */
+};
+
+/* Rows that read the same map row, KV heads and positions to walk: attn.inc. */
+typedef struct gy_cpu_attn {
+    const gy_attn_args *a;
+    int64_t row0, n_row, head0, n_head;
+    int64_t from, to; /* from: a chunk's beginning; to: a chunk's end or all that the longest row sees */
+    float *part;      /* one row and KV head: its chunks' states are stored here; NULL: results go to y */
+} gy_cpu_attn;
 
 typedef struct gy_cpu_kernels {
     const char *name;
     int32_t vl; /* floats of a vector */
 
-    void (*linear_pack)(const gy_cpu_linear *t, int64_t lo, int64_t hi); /* packed rows [lo, hi) */
-    void (*linear)(const gy_cpu_linear *t, int64_t lo, int64_t hi);      /* outputs [lo, hi) of all packed rows */
-    /* Query heads [lo, hi) of one row. scratch: two rows of padded head_dim floats for each of GY_CPU_ATTN_HEADS heads.
-     */
-    void (*attn)(gy_dtype act, const gy_attn_args *a, int64_t row, int64_t lo, int64_t hi, float *scratch);
+    void (*linear_pack)(const gy_cpu_linear *t, int64_t lo, int64_t hi);   /* packed rows [lo, hi) */
+    void (*linear)(const gy_cpu_linear *t, int64_t lo, int64_t hi);        /* outputs [lo, hi) of all packed rows */
+    void (*attn)(gy_dtype act, const gy_cpu_attn *w, float *scratch);      /* a walk */
+    void (*attn_join)(gy_dtype act, const gy_cpu_attn *w, float *scratch); /* stored chunks from 0 to w->to into y */
     gy_cpu_row_fn embed, norm, rope_kv, residual, silu_mul, gate, latent_diff;
 } gy_cpu_kernels;
 
@@ -66,6 +80,9 @@ typedef struct cpu_backend {
 static inline cpu_backend *cpu_of(gy_backend *be) {
     return (cpu_backend *)be;
 }
+
+/* Floats that attention needs behind linear_floats; sets attn_floats. After max_k and the team are there. */
+int64_t gy_cpu_attn_floats(cpu_backend *c);
 
 /* gy_ops.linear and gy_ops.attn. */
 void gy_cpu_linear_run(gy_backend *be, const gy_linear_args *a);

@@ -78,7 +78,8 @@ static inline V v_fold_max(V a) {
 
 static inline U bf16_bits(V a) { /* a rounded to BF16, in the upper half of each lane; the lower half is zero */
     U u = (U)a, r = u + ((u >> 16) & 1u) + 0x7fffu;
-    return (U)either((U)(a != a), (V)(u | 0x00400000u), (V)r) & 0xffff0000u;
+    U nan = (U)(a != a); /* NOLINT(misc-redundant-expression): true of NaN alone */
+    return (U)either(nan, (V)(u | 0x00400000u), (V)r) & 0xffff0000u;
 }
 static inline V v_round_bf16(V a) {
     return (V)bf16_bits(a);

@@ -33,6 +33,7 @@ static double weight_elems(const gy_weight *w) {
 
 static double weight_bytes(const gy_weight *w) {
     const double scales = w->n_part && w->part[0].scale ? 4.0 * w->n : 0;
+    if (gy_is_grouped(w->dtype)) return (double)gy_quant_bytes(w->dtype, w->n, w->k);
     return weight_elems(w) * (double)gy_dtype_bytes(w->dtype) + scales;
 }
 

@@ -42,7 +42,7 @@ typedef struct gy_api_load_opts {
 /* dtype: "auto", "f32", "bf16". Without want_tok there is no tokenizer and there are no eos. Cheap: reads no weights.
  * Nothing stays open on failure. */
 gy_status gy_api_model_open(gy_api_model *m, const char *dir, const char *dtype, int want_tok, gy_err *err);
-/* Of an open one, before it is loaded. weights: "auto", "bf16", "fp8", "int8". */
+/* Of an open one, before it is loaded. weights: "auto", "bf16", "fp8", "int8", "int4". */
 gy_status gy_api_model_set_weights(gy_api_model *m, const char *weights, int quant_head, gy_err *err);
 /* What of `have` free bytes of the host (0: unknown) is left when weights in 8 bits have been made; others stay where
  * they are mapped. At least 1 where it is known. */

@@ -9,10 +9,17 @@
 #include "model/desc.h"
 #include "tensor/safetensors.h"
 
-/* What weight matrices are held in, whatever the file has. FP8 and INT8: with a scale for each row (tensor/quant.h),
- * all matrices but the embedding and, unless asked for, the head; norms, biases and the gate stay as they are. */
-typedef enum gy_weight_form { GY_WEIGHTS_AS_FILE, GY_WEIGHTS_BF16, GY_WEIGHTS_FP8, GY_WEIGHTS_INT8 } gy_weight_form;
-const char *gy_weight_form_name(gy_weight_form f);               /* "auto", "bf16", "fp8", "int8" */
+/* What weight matrices are held in, whatever the file has. FP8: with a scale for each row; INT8 and INT4: with one for
+ * each row and group, for integer products (tensor/quant.h). All matrices but the embedding and, unless asked for, the
+ * head; norms, biases and the gate stay as they are. */
+typedef enum gy_weight_form {
+    GY_WEIGHTS_AS_FILE,
+    GY_WEIGHTS_BF16,
+    GY_WEIGHTS_FP8, /* from here on: quantised */
+    GY_WEIGHTS_INT8,
+    GY_WEIGHTS_INT4
+} gy_weight_form;
+const char *gy_weight_form_name(gy_weight_form f);               /* "auto", "bf16", "fp8", "int8", "int4" */
 int gy_weight_form_parse(const char *name, gy_weight_form *out); /* -1: none of these */
 
 typedef struct gy_layer {
@@ -46,7 +53,7 @@ typedef struct gy_model {
 typedef struct gy_model_load_opts {
     gy_backend *be; /* borrowed by the model; its act decides the activation dtype */
     gy_weight_form form;
-    int quant_head; /* with FP8, INT8: the head too. A tied one is then a copy beside the embedding */
+    int quant_head; /* quantised: the head too. A tied one is then a copy beside the embedding */
     /* May be NULL. done rises to total, which it reaches on success. */
     void (*progress)(void *arg, size_t done_bytes, size_t total_bytes);
     void *progress_arg;

@@ -99,11 +99,6 @@ static inline void pair_load_e4m3(const void *p, V *even, V *odd) {
     *even = v_mul(_mm256_cvtph_ps(low), v_set1(256.0f));
     *odd = v_mul(_mm256_cvtph_ps(high), v_set1(256.0f));
 }
-static inline void pair_load_i8(const void *p, V *even, V *odd) {
-    __m256i u = _mm256_cvtepi16_epi32(_mm_loadu_si128(p));
-    *even = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(u, 24), 24));
-    *odd = _mm256_cvtepi32_ps(_mm256_srai_epi32(u, 8));
-}
 static inline void pair_store_bf16(void *p, V even, V odd) {
     _mm256_storeu_si256(p, _mm256_or_si256(_mm256_srli_epi32(bf16_bits(even), 16), bf16_bits(odd)));
 }

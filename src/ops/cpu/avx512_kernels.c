@@ -95,11 +95,6 @@ static inline void pair_load_e4m3(const void *p, V *even, V *odd) {
     *even = v_mul(_mm512_cvtph_ps(low), v_set1(256.0f));
     *odd = v_mul(_mm512_cvtph_ps(high), v_set1(256.0f));
 }
-static inline void pair_load_i8(const void *p, V *even, V *odd) {
-    __m512i u = _mm512_cvtepi16_epi32(_mm256_loadu_si256(p));
-    *even = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(u, 24), 24));
-    *odd = _mm512_cvtepi32_ps(_mm512_srai_epi32(u, 8));
-}
 static inline void pair_store_bf16(void *p, V even, V odd) {
     _mm512_storeu_si512(p, _mm512_or_si512(_mm512_srli_epi32(bf16_bits(even), 16), bf16_bits(odd)));
 }

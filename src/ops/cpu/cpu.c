@@ -224,6 +224,7 @@ gy_status gy_backend_cpu_create(const gy_cpu_opts *o, gy_err *err, gy_backend **
     cpu_backend *c = gy_mem_alloc(GY_MEM_ENGINE, 1, sizeof *c);
     if (!c) return gy_err_set(err, GY_E_NOMEM, "cpu backend: no memory for %zu bytes", sizeof *c);
     c->kern = kernels_choose(gy_cpu_features());
+    c->quant = gy_cpu_quant_choose(gy_cpu_features());
     c->ops = cpu_ops;
     c->ops.name = c->kern->name;
     c->be = (gy_backend){.ops = &c->ops, .act = o->act, .is_host = 1};

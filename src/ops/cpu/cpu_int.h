@@ -69,6 +69,7 @@ typedef struct cpu_backend {
     gy_backend be; /* first: a gy_backend * is a cpu_backend * */
     gy_ops ops;
     const gy_cpu_kernels *kern;
+    const struct gy_cpu_quant_kernels *quant; /* of grouped products */
     gy_team *team;
     float *scratch;
     size_t scratch_bytes;
@@ -87,5 +88,9 @@ int64_t gy_cpu_attn_floats(cpu_backend *c);
 /* gy_ops.linear and gy_ops.attn. */
 void gy_cpu_linear_run(gy_backend *be, const gy_linear_args *a);
 void gy_cpu_attn_run(gy_backend *be, const gy_attn_args *a);
+
+/* Linear with weights in groups (cpu_quant.c). */
+const struct gy_cpu_quant_kernels *gy_cpu_quant_choose(uint32_t features);
+void gy_cpu_quant_run(cpu_backend *c, const gy_linear_args *a);
 
 #endif

@@ -35,6 +35,10 @@ static void linear_run(cpu_backend *c, gy_team_fn fn, linear_task *t, int64_t wo
 void gy_cpu_linear_run(gy_backend *be, const gy_linear_args *a) {
     cpu_backend *c = cpu_of(be);
     GY_CHECK(a->w->k <= c->max_k && (GY_HOST_WEIGHT_TYPES >> a->w->dtype & 1));
+    if (gy_is_grouped(a->w->dtype)) {
+        gy_cpu_quant_run(c, a);
+        return;
+    }
     int64_t stride = gy_cpu_pad(c->kern, a->w->k), most = c->linear_floats / stride / 4 * 4;
     for (int64_t r = 0; r < a->n_row; r += most) {
         int64_t n = a->n_row - r < most ? a->n_row - r : most;

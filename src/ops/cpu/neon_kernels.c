@@ -99,11 +99,6 @@ static inline void pair_load_e4m3(const void *p, V *even, V *odd) {
     *even = e4m3_of(vshlq_n_u32(u, 24));
     *odd = e4m3_of(vshlq_n_u32(u, 16));
 }
-static inline void pair_load_i8(const void *p, V *even, V *odd) {
-    int32x4_t u = vmovl_s16(vld1_s16(p));
-    *even = vcvtq_f32_s32(vshrq_n_s32(vshlq_n_s32(u, 24), 24));
-    *odd = vcvtq_f32_s32(vshrq_n_s32(u, 8));
-}
 static inline void pair_store_bf16(void *p, V even, V odd) {
     uint32x4_t u = vorrq_u32(vshrq_n_u32(bf16_bits(even), 16), bf16_bits(odd));
     vst1q_u16(p, vreinterpretq_u16_u32(u));

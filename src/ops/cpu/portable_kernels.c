@@ -118,11 +118,6 @@ static inline void pair_load_e4m3(const void *p, V *even, V *odd) {
     *even = e4m3_of(u << 24);
     *odd = e4m3_of(u << 16);
 }
-static inline void pair_load_i8(const void *p, V *even, V *odd) {
-    U u = wide_u16(p);
-    *even = __builtin_convertvector((I)(u << 24) >> 24, V);
-    *odd = __builtin_convertvector((I)(u << 16) >> 24, V);
-}
 static inline void pair_store_bf16(void *p, V even, V odd) {
     v_store(p, (V)((bf16_bits(even) >> 16) | bf16_bits(odd)));
 }

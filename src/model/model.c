@@ -32,8 +32,9 @@ typedef struct loader {
     const gy_model_load_opts *o;
     const gy_tensor_info *embed;
     size_t done, total;
-    void *whole;        /* backend memory of the weight whose parts are being copied */
-    float *whole_scale; /* and of their scales */
+    size_t to_pack, unpacked; /* bytes of matrices to prepare; of those for which no form was made */
+    void *whole;              /* backend memory of the weight whose parts are being copied */
+    float *whole_scale;       /* and of their scales */
     gy_err *err;
 } loader;
 
@@ -138,6 +139,21 @@ static gy_status load_vec(loader *l, const gy_tensor_info *t, void **out) {
     GY_TRY(convert_into(l, p, m->be->act, t, n_elem(t)));
     *out = p;
     return GY_OK;
+}
+
+static const char *const pack_names[] = {[GY_PACK_AUTO] = "auto", [GY_PACK_ON] = "on", [GY_PACK_OFF] = "off"};
+
+const char *gy_pack_name(gy_pack p) {
+    return pack_names[p];
+}
+
+int gy_pack_parse(const char *name, gy_pack *out) {
+    for (size_t i = 0; i < sizeof pack_names / sizeof *pack_names; i++) {
+        if (strcmp(name, pack_names[i]) != 0) continue;
+        *out = (gy_pack)i;
+        return 0;
+    }
+    return -1;
 }
 
 static const char *const form_names[] = {[GY_WEIGHTS_AS_FILE] = "auto",
@@ -475,19 +491,86 @@ static void each_matrix(gy_model *m, void (*fn)(void *arg, gy_weight *w), void *
     fn(arg, &m->head);
 }
 
-static void prepare_one(void *arg, gy_weight *w) {
-    gy_model *m = arg;
-    m->own_bytes += m->be->ops->prepare(m->be, w, w == &m->head);
-}
-
 static void unprepare_one(void *arg, gy_weight *w) {
     gy_model *m = arg;
     m->be->ops->unprepare(m->be, w);
 }
 
-/* The backend learns which products will come. */
-static void prepare(gy_model *m) {
-    if (m->be->ops->prepare) each_matrix(m, prepare_one, m);
+static size_t part_bytes(const gy_weight *w, int ip) {
+    return (size_t)w->part[ip].n * (size_t)w->k * gy_dtype_bytes(w->dtype);
+}
+
+/* Of what products read by rows; quantised ones are made in a form for them, or stay rows. */
+static void sum_bytes(void *arg, gy_weight *w) {
+    if (gy_is_quant(w->dtype)) return;
+    for (int ip = 0; ip < w->n_part; ip++) *(size_t *)arg += part_bytes(w, ip);
+}
+
+/* A model's own copy; 0: p is none. */
+static int free_own(gy_model *m, const void *p) {
+    for (size_t i = 0; i < m->own->mem.len; i++) {
+        owned o = m->own->mem.data[i];
+        if (o.p != p) continue;
+        m->be->ops->free(m->be, o.p, o.bytes);
+        m->own->mem.data[i] = m->own->mem.data[--m->own->mem.len];
+        m->own_bytes -= o.bytes;
+        m->converted_bytes -= o.bytes;
+        return 1;
+    }
+    return 0;
+}
+
+/* The rows of a packed weight are not needed any more, but for an embedding, whose rows are looked up. Parts that were
+ * copied lie in one piece of memory. */
+static void drop_rows(gy_model *m, gy_weight *w) {
+    int is_own = 0;
+    if (w->part[0].data == m->embed.part[0].data) return;
+    for (int ip = 0; ip < w->n_part; ip++) {
+        is_own |= ip == 0 && free_own(m, w->part[ip].data);
+        if (!is_own) gy_map_drop(w->part[ip].data, part_bytes(w, ip));
+        if (!is_own) m->mapped_bytes -= part_bytes(w, ip);
+        w->part[ip].data = NULL;
+    }
+}
+
+static void prepare_one(void *arg, gy_weight *w) {
+    loader *l = arg;
+    gy_model *m = l->m;
+    size_t bytes = m->be->ops->prepare(m->be, w, w == &m->head), rows = 0;
+    sum_bytes(&rows, w);
+    m->packed_bytes += bytes;
+    m->own_bytes += bytes;
+    l->unpacked += bytes ? 0 : rows;
+    if (w->packed) drop_rows(m, w);
+    if (m->be->is_host) note_progress(l, rows);
+}
+
+/* On a host a second copy of all matrices is a matter of memory; a device only learns which products will come. */
+static int wants_prepare(loader *l, size_t bytes) {
+    gy_backend *be = l->m->be;
+    if (!be->ops->prepare) return 0;
+    if (!be->is_host || l->o->pack == GY_PACK_ON) return 1;
+    size_t available = l->o->pack == GY_PACK_AUTO ? be->ops->mem_available(be) : 0;
+    if (bytes <= available / 2) return 1;
+    gy_log(GY_LOG_INFO, "model", "weights are not packed", "pack=%s bytes=%zu available=%zu", gy_pack_name(l->o->pack),
+           bytes, available);
+    return 0;
+}
+
+/* Also moves the progress over tensors that were only looked at, so that it ends full. */
+static void plan_prepare(loader *l) {
+    size_t bytes = 0, left = l->total - l->done;
+    each_matrix(l->m, sum_bytes, &bytes);
+    l->to_pack = wants_prepare(l, bytes) ? bytes : 0;
+    if (l->m->be->is_host) l->total += l->to_pack;
+    note_progress(l, left);
+}
+
+static gy_status prepare(loader *l) {
+    if (l->to_pack) each_matrix(l->m, prepare_one, l);
+    if (!l->unpacked || l->o->pack != GY_PACK_ON || !l->m->be->is_host) return GY_OK;
+    return gy_err_set(l->err, GY_E_NOMEM, "pack: no memory for %zu bytes of %zu; use pack auto or off", l->unpacked,
+                      l->to_pack);
 }
 
 static void log_loaded(const gy_model *m, int64_t ns, int64_t prepare_ns) {
@@ -523,11 +606,11 @@ gy_status gy_model_load(const char *dir, const gy_model_load_opts *o, gy_err *er
     GY_TRY_GOTO(st, gy_st_open(dir, err, &m->own->st), fail);
     m->weight_bytes = l.total = gy_st_data_bytes(m->own->st);
     GY_TRY_GOTO(st, load_weights(&l), fail);
-    note_progress(&l, l.total - l.done); /* tensors that were only looked at: the bar ends full */
+    plan_prepare(&l);
     GY_TRY_GOTO(st, make_inv_freq(&l), fail);
     GY_TRY_GOTO(st, m->be->ops->sync(m->be, err), fail);
     loaded = gy_clock_ns();
-    prepare(m);
+    GY_TRY_GOTO(st, prepare(&l), fail);
     GY_TRY_GOTO(st, m->be->ops->sync(m->be, err), fail);
     log_loaded(m, loaded - begin, gy_clock_ns() - loaded);
     *out = m;

@@ -90,7 +90,8 @@ typedef struct gy_norm_args {
     void *y; /* [n_row, n] act */
 } gy_norm_args;
 
-/* y[r, i] = round(sum_j x[r, j] * w[i, j]); f32 products and sums of the exact values.
+/* y[r, i] = round(sum_j x[r, j] * w[i, j]); f32 products and sums of the exact values. Where act is BF16 a subnormal
+ * number (below 2^-126) may count as zero, as a product's factor and as a sum.
  * F8_E4M3: y[r, i] = round(scale[i] * sum_j x[r, j] * q[i, j]), the sum's bits as if q were stored in BF16, then
  * one f32 product.
  * Q8, Q4: integer products. The input row is quantised as well, each group g of 32 elements (of what is left, at the

@@ -143,7 +143,8 @@ typedef struct variant {
     double weight_err; /* of attention's weights in BF16: ops.h allows a GPU's */
 } variant;
 static const variant variants[] = {
-    {"avx512", "cpu-avx512", ~0u, GY_CPU_AVX512, 16, 0},
+    {"avx512bf16", "cpu-avx512bf16", ~0u, GY_CPU_AVX512_BF16, 16, 0},
+    {"avx512", "cpu-avx512", ~(uint32_t)GY_CPU_AVX512_BF16, GY_CPU_AVX512, 16, 0},
     {"avx2", "cpu-avx2", ~(uint32_t)GY_CPU_AVX512, GY_CPU_AVX2, 8, 0},
     {"neon", "cpu-neon", ~0u, GY_CPU_NEON, 4, 0},
     {"portable", "cpu-portable", 0, 0, 2, 0}, /* four lanes that round twice a term: as two that round once */
@@ -171,6 +172,7 @@ static UNUSED int variant_missing(const variant *v) {
     if (is_cuda(v)) return cuda_missing();
     gy_cpu_set_mask(v->mask);
     int missing = (gy_cpu_features() & v->needs) != v->needs;
+    if (v->needs == GY_CPU_AVX512_BF16) missing |= !gy_cpu_has_fast_bf16_dot();
     gy_cpu_set_mask(~0u);
     if (missing) print_message("    skipped: this processor has no %s\n", v->name);
     return missing;

@@ -4,7 +4,8 @@
 #define VL 8
 #define KERNELS gy_cpu_kernels_avx2
 #define KERNELS_NAME "cpu-avx2"
-#define TILE_OUT 2 /* outputs of a tile of 2 to 4 rows: 8 accumulators, 2 of w, 4 of x at a time, of 16 registers */
+#define PANEL_VECS 2
+#define PANEL_ROWS 6 /* 12 sums, 2 of w, 1 of x: 15 of 16 registers */
 
 typedef __m256 V;
 typedef __m256d D; /* half a V, widened */
@@ -85,6 +86,12 @@ static inline V v_load_f16(const void *p) {
 }
 
 /* 2 VL elements as their even and their odd ones. */
+static inline void pair_load_f16(const void *p, V *even, V *odd) {
+    __m256i u = _mm256_loadu_si256(p), low = _mm256_and_si256(u, _mm256_set1_epi32(0xffff));
+    __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, _mm256_srli_epi32(u, 16)), 0xd8);
+    *even = _mm256_cvtph_ps(_mm256_castsi256_si128(both));
+    *odd = _mm256_cvtph_ps(_mm256_extracti128_si256(both, 1));
+}
 static inline void pair_load_bf16(const void *p, V *even, V *odd) {
     __m256i u = _mm256_loadu_si256(p);
     *even = _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));

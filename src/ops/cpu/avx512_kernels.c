@@ -1,13 +1,15 @@
 /* The kernels for AVX-512 (F, BW, DQ, VL): this file gives the vector vocabulary, the *.inc files the kernels.
- * No cpu feature beyond those four: AVX512_BF16's dot product flushes subnormals and rounds in its own way, so it
- * cannot follow the contracts of ops.h.
+ * With V_DOT also AVX512_BF16 (avx512bf16_kernels.c).
  */
 #include <immintrin.h>
 
 #define VL 16
+#ifndef KERNELS
 #define KERNELS gy_cpu_kernels_avx512
 #define KERNELS_NAME "cpu-avx512"
-#define TILE_OUT 4 /* outputs of a tile of 2 to 4 rows: 16 accumulators, 8 of x, 2 of w: 26 of 32 registers */
+#endif
+#define PANEL_VECS 2
+#define PANEL_ROWS 12 /* 24 sums of two vectors each, 2 of w, 1 of x: 27 of 32 registers */
 
 typedef __m512 V;
 typedef __m512d D; /* half a V, widened */
@@ -81,6 +83,11 @@ static inline V v_load_f16(const void *p) {
 }
 
 /* 2 VL elements as their even and their odd ones. */
+static inline void pair_load_f16(const void *p, V *even, V *odd) {
+    __m512i u = _mm512_loadu_si512(p);
+    *even = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(u));
+    *odd = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(u, 16)));
+}
 static inline void pair_load_bf16(const void *p, V *even, V *odd) {
     __m512i u = _mm512_loadu_si512(p);
     *even = _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
@@ -160,5 +167,11 @@ static inline double d_sum(D a) {
     __m128d q = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
     return _mm_cvtsd_f64(_mm_add_sd(q, _mm_unpackhi_pd(q, q)));
 }
+
+#ifdef V_DOT
+static inline V v_dot(V sum, V a, V b) { /* of BF16: each lane of sum plus the products of its two */
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}
+#endif
 
 #include "ops/cpu/kernels.inc"

@@ -1,10 +1,10 @@
 /* The CPU backend: chooses the kernels, owns threads and scratch, splits work. It computes no float itself.
  *
- * Splitting never decides a result: linears are split by outputs, attention by KV heads of rows and fixed chunks of
- * their context, the rest by rows, and each kernel's order of sums is fixed by one row's shape (kernels.inc). Scratch
- * is made once, at creation, and carved in this order: packed rows of a linear's input, then attention's (cpu_attn.c).
- * It is lazily committed, so bounds that are never reached cost address space only. Deliberately not here: packed
- * weights, AMX, AVX512_BF16, fused operations; weights are read where they are mapped.
+ * Splitting never decides a result: linears are split by panels of outputs, attention by KV heads of rows and fixed
+ * chunks of their context, the rest by rows, and each kernel's order of sums is fixed by one row's shape (kernels.inc).
+ * Scratch is made once, at creation, and carved in this order: packed rows of a linear's input, then attention's
+ * (cpu_attn.c) or a product's panels. It is lazily committed, so bounds that are never reached cost address space only.
+ * Deliberately not here: AMX (no machine to measure it on), fused operations.
  */
 #include "base/cpu.h"
 #include "base/team.h"
@@ -168,6 +168,8 @@ static const gy_ops cpu_ops = {
     .parallel = cpu_parallel,
     .embed = cpu_embed,
     .norm = cpu_norm,
+    .prepare = gy_cpu_prepare,
+    .unprepare = gy_cpu_unprepare,
     .linear = gy_cpu_linear_run,
     .rope_table = cpu_rope_table,
     .rope_kv = cpu_rope_kv,
@@ -184,6 +186,8 @@ static const gy_ops cpu_ops = {
 
 static const gy_cpu_kernels *kernels_choose(uint32_t features) {
 #if defined(__x86_64__)
+    if ((features & GY_CPU_AVX512) && (features & GY_CPU_AVX512_BF16) && gy_cpu_has_fast_bf16_dot())
+        return &gy_cpu_kernels_avx512bf16;
     if (features & GY_CPU_AVX512) return &gy_cpu_kernels_avx512;
     if (features & GY_CPU_AVX2) return &gy_cpu_kernels_avx2;
 #elif defined(__aarch64__)
@@ -201,7 +205,11 @@ static gy_status scratch_create(cpu_backend *c, const gy_ops_limits *lim, gy_err
     size_t n;
     c->max_k = lim->max_k;
     c->linear_floats = 4 * stride > usual ? 4 * stride : usual;
-    if (gy_size_add((size_t)gy_cpu_attn_floats(c), (size_t)c->linear_floats, &n) || gy_size_mul(n, sizeof(float), &n))
+    /* Attention and products never run at once: what comes behind the packed rows is either's. */
+    c->panel_floats = ((int64_t)c->kern->panel_scratch + 63) / 64 * 16;
+    int64_t attn = gy_cpu_attn_floats(c), panels = gy_team_size(c->team) * c->panel_floats;
+    if (gy_size_add((size_t)(attn > panels ? attn : panels), (size_t)c->linear_floats, &n) ||
+        gy_size_mul(n, sizeof(float), &n))
         return gy_err_set(err, GY_E_LIMIT, "cpu backend: max_k %d is too large", lim->max_k);
     c->scratch = gy_mem_map_pages(GY_MEM_ENGINE, n);
     if (!c->scratch) return gy_err_set(err, GY_E_NOMEM, "cpu backend: no memory for %zu bytes of scratch", n);

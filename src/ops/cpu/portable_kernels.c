@@ -11,7 +11,8 @@
 #define VL 4
 #define KERNELS gy_cpu_kernels_portable
 #define KERNELS_NAME "cpu-portable"
-#define TILE_OUT 2 /* outputs of a tile of 2 to 4 rows: 8 accumulators, 2 of w, 4 of x at a time, of 16 registers */
+#define PANEL_VECS 2
+#define PANEL_ROWS 6 /* 12 sums, 2 of w, 1 of x, of 16 registers */
 
 typedef float V __attribute__((vector_size(16), may_alias));
 typedef double D __attribute__((vector_size(16))); /* half a V, widened */
@@ -107,6 +108,12 @@ static inline void pair_load_bf16(const void *p, V *even, V *odd) {
     U u = (U)v_load(p);
     *even = (V)(u << 16);
     *odd = (V)(u & 0xffff0000u);
+}
+static inline void pair_load_f16(const void *p, V *even, V *odd) {
+    uint16_t h[2 * VL];
+    memcpy(h, p, sizeof h);
+    *even = (V){gy_f16_to_f32(h[0]), gy_f16_to_f32(h[2]), gy_f16_to_f32(h[4]), gy_f16_to_f32(h[6])};
+    *odd = (V){gy_f16_to_f32(h[1]), gy_f16_to_f32(h[3]), gy_f16_to_f32(h[5]), gy_f16_to_f32(h[7])};
 }
 /* The upper byte of each lane is E4M3. Moved into the place of an F32's bits it is 2^-120 of its value, subnormal
  * numbers as well: the product is exact. */

@@ -167,8 +167,8 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
     int32_t weights_head; /* 1: the head too; 0 (default) */
 
     /* Whether the processor's products read weights from copies made while loading, which is faster, or where the files
-     * are mapped: "auto" (copies where they take at most half of the free memory; default), "on", "off". Results are the
-     * same. Copies take the room of the weights in memory of the process; pages of the files are then not kept. */
+     * are mapped: "auto" (copies where they take at most half of the free memory; default), "on", "off". Results are
+     * the same. Copies take the room of the weights in memory of the process; pages of the files are then not kept. */
     const char *pack;
 } gyre_options;
 

@@ -5,4 +5,4 @@
 #define KERNELS gy_cpu_kernels_avx512bf16
 #define KERNELS_NAME "cpu-avx512bf16"
 #define V_DOT
-#include "ops/cpu/avx512_kernels.c"
+#include "ops/cpu/avx512_kernels.c" // NOLINT(bugprone-suspicious-include): one text, two tables

@@ -15,7 +15,7 @@
 #include "support/mixed.h"
 
 #ifdef GY_SANITIZED
-enum { STRIDE = 17, FEWER = 2 }; /* each model and each layout, not each pair of them */
+enum { STRIDE = 7, FEWER = 2 }; /* each model and each layout, not each pair of them */
 #else
 enum { STRIDE = 1, FEWER = 1 };
 #endif

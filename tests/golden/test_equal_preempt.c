@@ -18,7 +18,7 @@
 enum { N = 12 }; /* of the mixed requests: each rule, n = 3 twice, prompt logprobs, gates, penalties */
 
 #ifdef GY_SANITIZED
-enum { STRIDE = 23, ROUNDS = 1 };
+enum { STRIDE = 11, ROUNDS = 1 };
 #else
 enum { STRIDE = 1, ROUNDS = 6 };
 #endif

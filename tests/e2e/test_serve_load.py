@@ -241,7 +241,8 @@ def snapshot(s):
 def test_disconnect_frees_in_two_steps():
     """Beside 192 long outputs a client leaves, streaming, waiting for a whole reply, or in the queue. The step that runs when it leaves
     ends as it began; the next one has neither it nor its blocks."""
-    args = ["--max-seqs", 193, "--max-rows", 512, "--prefix-cache", "off"]
+    # Slower kernels: steps long enough to be counted from outside.
+    args = ["--max-seqs", 193, "--max-rows", 512, "--prefix-cache", "off", "--cpu-mask", "avx2"]
     with serve(DEMO, *args) as s:
         load = [s.raw_post(C, {"prompt": "load", "n": 64, "max_tokens": 250, "ignore_eos": True}) for _ in range(3)]
         eventually(lambda: snapshot(s)[1] == 192)

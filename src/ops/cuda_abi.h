@@ -20,6 +20,15 @@ typedef struct gy_cuda_abi {
 #define GY_CUDA_ENTRY "gy_cuda_entry"
 typedef void (*gy_cuda_entry_fn)(gy_cuda_abi *out);
 
+/* A second entry, which a transfer asks for: fills d->dev, whose arg is d (the caller's memory). be: whose work
+ * when_done waits for; NULL: of no backend, and when_done is NULL. */
+typedef struct gy_cuda_device {
+    gy_device dev;
+    gy_backend *be;
+} gy_cuda_device;
+#define GY_CUDA_DEVICE_ENTRY "gy_cuda_device_entry"
+typedef void (*gy_cuda_device_entry_fn)(int32_t ordinal, gy_backend *be, gy_cuda_device *d);
+
 /* What a backend of the library begins with. */
 typedef struct gy_cuda_head {
     gy_backend be;

@@ -21,6 +21,7 @@ typedef struct cuda_host {
     const gy_ops *of; /* the library's */
     gy_team *team;
     void *lib; /* stays loaded: the CUDA runtime does not like to be unloaded */
+    gy_cuda_device device;
 } cuda_host;
 
 /* ---- threads of the host ---------------------------------------------------------------------------------------- */
@@ -58,6 +59,15 @@ static void host_destroy(gy_backend *be) {
     h->of->destroy(be);
     gy_team_destroy(h->team);
     gy_mem_free(h);
+}
+
+static gy_status fill_device(void *lib, int32_t ordinal, gy_backend *be, gy_err *err, gy_cuda_device *out) {
+    void *p = dlsym(lib, GY_CUDA_DEVICE_ENTRY);
+    gy_cuda_device_entry_fn fn;
+    memcpy(&fn, &p, sizeof fn);
+    if (!p) return gy_err_set(err, GY_E_DEVICE, "device cuda: " LIBRARY " has no " GY_CUDA_DEVICE_ENTRY);
+    fn(ordinal, be, out);
+    return GY_OK;
 }
 
 static gy_status add_host(gy_backend *be, int n_thread, gy_err *err) {
@@ -151,11 +161,36 @@ gy_status gy_backend_cuda_create(const gy_cuda_opts *o, gy_err *err, gy_backend 
     GY_TRY(enter(lib, err, &abi));
     GY_TRY(abi.create(o, err, &be));
     gy_status st = add_host(be, o->n_thread, err);
+    if (st >= 0) st = fill_device(lib, o->device, be, err, &host_of(be)->device);
     if (st < 0)
         be->ops->destroy(be);
     else
         *out = be;
     return st;
+}
+
+const gy_device *gy_backend_get_device(gy_backend *be) {
+    return be->ops->destroy == host_destroy ? &host_of(be)->device.dev : NULL;
+}
+
+gy_status gy_cuda_device_open(int32_t ordinal, gy_err *err, gy_device **out) {
+    void *lib = NULL;
+    gy_cuda_abi abi;
+    GY_TRY(open_library(err, &lib));
+    GY_TRY(enter(lib, err, &abi));
+    gy_cuda_device *d = gy_mem_alloc(GY_MEM_ENGINE, 1, sizeof *d);
+    if (!d) return gy_err_set(err, GY_E_NOMEM, "device cuda: no memory");
+    gy_status st = fill_device(lib, ordinal, NULL, err, d);
+    if (st >= 0) st = d->dev.bind(d, err);
+    if (st < 0)
+        gy_mem_free(d);
+    else
+        *out = &d->dev;
+    return st;
+}
+
+void gy_cuda_device_close(gy_device *d) {
+    if (d) gy_mem_free(d->arg);
 }
 
 gy_status gy_cuda_parse_device(const char *text, gy_err *err, int32_t *device_out) {

@@ -18,6 +18,7 @@
 #ifndef GY_OPS_OPS_H
 #define GY_OPS_OPS_H
 
+#include "base/device.h"
 #include "base/draw.h"
 #include "base/status.h"
 #include "tensor/quant.h"
@@ -374,6 +375,14 @@ typedef struct gy_cuda_opts {
 gy_status gy_backend_cuda_create(const gy_cuda_opts *o, gy_err *err, gy_backend **out);
 /* "cuda" or "cuda:N". */
 gy_status gy_cuda_parse_device(const char *text, gy_err *err, int32_t *device_out);
+
+/* A GPU for transfers alone, of no backend (when_done is NULL); the calling thread is bound to it. */
+gy_status gy_cuda_device_open(int32_t ordinal, gy_err *err, gy_device **out);
+void gy_cuda_device_close(gy_device *d); /* accepts NULL */
+
+/* For a transfer into or out of its memory (base/device.h); the backend's until destroy. NULL: a host backend, whose
+ * memory needs none. */
+const gy_device *gy_backend_get_device(gy_backend *be);
 
 void gy_backend_destroy(gy_backend *be); /* accepts NULL */
 

@@ -16,7 +16,8 @@ gy_status gy_xfer_open(const gy_xfer_opts *o, gy_err *err, gy_xfer **out) {
     x->ops = table[o->kind];
     x->o = *o;
     x->done_tail = &x->done;
-    gy_status st = x->ops->open(x, err);
+    gy_status st = gy_xfer_bind(x, err);
+    if (st >= 0) st = x->ops->open(x, err);
     if (st < 0) {
         gy_xfer_close(x);
         return st;
@@ -27,16 +28,38 @@ gy_status gy_xfer_open(const gy_xfer_opts *o, gy_err *err, gy_xfer **out) {
 
 /* ---- regions and peers ------------------------------------------------------------------------------------------- */
 
-gy_status gy_xfer_region_alloc(gy_xfer *x, size_t bytes, gy_err *err, int32_t *region_out, void **mem_out) {
+gy_status gy_xfer_bind(gy_xfer *x, gy_err *err) {
+    const gy_device *d = x->o.device;
+    return d ? d->bind(d->arg, err) : GY_OK;
+}
+
+static gy_status check_room(const gy_xfer *x, size_t bytes, gy_err *err) {
     if (x->is_exported)
         return gy_err_set(err, GY_E_ARG, "transfer: a region after the export, expected all of them before");
     if (x->n_region == GY_XFER_MAX_REGION || bytes == 0)
         return gy_err_set(err, GY_E_LIMIT, "transfer: found region %d of %zu bytes, expected at most %d, none empty",
                           x->n_region, bytes, GY_XFER_MAX_REGION);
+    return GY_OK;
+}
+
+gy_status gy_xfer_region_alloc(gy_xfer *x, size_t bytes, gy_err *err, int32_t *region_out, void **mem_out) {
+    GY_TRY(check_room(x, bytes, err));
     gy_xfer_region r = {.bytes = bytes};
     GY_TRY(x->ops->region_alloc(x, bytes, err, &r));
     x->region[x->n_region] = r;
     *mem_out = r.mem;
+    *region_out = x->n_region++;
+    return GY_OK;
+}
+
+gy_status gy_xfer_region_map(gy_xfer *x, void *mem, size_t bytes, gy_err *err, int32_t *region_out) {
+    GY_TRY(check_room(x, bytes, err));
+    if (!x->o.device || !mem)
+        return gy_err_set(err, GY_E_ARG, "transfer: memory of a device at %p, expected %s", mem,
+                          x->o.device ? "an address" : "gy_xfer_opts to name the device");
+    gy_xfer_region r = {.mem = mem, .bytes = bytes, .is_device = 1};
+    GY_TRY(x->ops->region_map(x, err, &r));
+    x->region[x->n_region] = r;
     *region_out = x->n_region++;
     return GY_OK;
 }
@@ -109,6 +132,9 @@ static gy_status check_desc(const gy_xfer_peer *p, const gy_xfer_desc *d, int32_
     if (!inside(d->dst_off, d->bytes, gy_xfer_peer_region_bytes(p, d->dst_region)))
         return gy_err_set(err, GY_E_ARG, "transfer: copy %d writes region %d at %zu, %zu bytes: outside of it", i,
                           d->dst_region, d->dst_off, d->bytes);
+    if (x->region[d->src_region].is_device != p->is_device[d->dst_region])
+        return gy_err_set(err, GY_E_ARG, "transfer: copy %d from region %d to region %d: one of them lies on a device",
+                          i, d->src_region, d->dst_region);
     return GY_OK;
 }
 

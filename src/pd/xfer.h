@@ -15,6 +15,10 @@
  * Threads: everything of one gy_xfer belongs to one thread (the worker's transfer thread) except gy_xfer_wake, which
  * any thread may call. poll never sleeps; wait sleeps until there is something to do, a wake, or the timeout.
  *
+ * Device memory. A region may lie on the device of gy_xfer_opts (region_map): then no byte of it is read or written by
+ * the CPU, here or at the peer. Its kind is said at every step and never detected: to ucp_mem_map, in the blob, in each
+ * request. A copy goes from host to host or from device to device; one between the two is refused (GY_E_ARG).
+ *
  * Death. A peer's death is told by the control channel (pd/control.h), not from here: gy_xfer_peer_drop makes all its
  * ops fail (on_done with GY_E_PEER, once each), after which no byte of this process is read for it any more; bytes may
  * be half written on the other side. A region may be freed when every process that has imported it is reaped or has
@@ -27,6 +31,7 @@
 #ifndef GY_PD_XFER_H
 #define GY_PD_XFER_H
 
+#include "base/device.h"
 #include "base/status.h"
 
 #include <stddef.h>
@@ -59,8 +64,13 @@ typedef struct gy_xfer_opts {
                             real remote key exists (verbs), else active messages (tcp) */
     const char *tls;     /* ucx: lanes to allow; NULL: chosen by across_hosts and printed by gy_xfer_lanes */
     const char *devices; /* ucx: network devices; NULL: lo inside a host; must be given across hosts */
-    void *mock;          /* GY_XFER_MOCK: the gy_mock_net it belongs to */
-    uint64_t epoch;      /* of this worker: given to peers with each note */
+    /* NULL: no region lies on a device. Lives longer than x. open binds the calling thread to it before any call of
+     * UCX; ucx: cuda_ipc and cuda_copy join the lanes. Inside a host only (across_hosts: GY_E_UNSUPPORTED). */
+    const gy_device *device;
+    size_t piece_bytes; /* ucx: of one put of device memory; 0: 16 MiB */
+    int peer_errors;    /* ucx inside a host, for measuring: 1 = error mode PEER, whose small messages go over tcp */
+    void *mock;         /* GY_XFER_MOCK: the gy_mock_net it belongs to */
+    uint64_t epoch;     /* of this worker: given to peers with each note */
     void *user;
     void (*on_done)(void *user, gy_xfer_op *op, gy_status st);
     /* from_epoch: the writer's. bytes die when it returns. */
@@ -74,6 +84,15 @@ void gy_xfer_close(gy_xfer *x); /* accepts NULL; all peers dropped, all ops done
  * are numbered from 0 in this order, the same on both sides of a deployment. UCX inside a host: ucp_mem_map(ALLOCATE),
  * so that a put is a plain store and a killed peer harms nobody. Says how large /dev/shm is when that is the reason. */
 gy_status gy_xfer_region_alloc(gy_xfer *x, size_t bytes, gy_err *err, int32_t *region_out, void **mem_out);
+
+/* The same numbering, for memory that lies on o.device: the whole of one device->alloc, mapped once, the caller's until
+ * x is closed. Not zeroed here. GY_E_ARG without o.device. */
+gy_status gy_xfer_region_map(gy_xfer *x, void *mem, size_t bytes, gy_err *err, int32_t *region_out);
+
+/* By a thread that takes x over from another one, before anything else of x: what open did for the calling thread. UCX
+ * decides by the thread that touches a peer or a region first whether cuda_ipc is there at all. Nothing without
+ * o.device. */
+gy_status gy_xfer_bind(gy_xfer *x, gy_err *err);
 
 /* What a peer needs to write here: address, keys, sizes. After the last region_alloc. *len_out <= GY_XFER_MAX_BLOB. */
 gy_status gy_xfer_export(gy_xfer *x, void *blob, size_t cap, size_t *len_out, gy_err *err);

@@ -18,7 +18,8 @@ enum { GY_XFER_MAX_OPS = 1024, GY_XFER_MAX_PEERS = 256 };
 typedef struct gy_xfer_region {
     void *mem;
     size_t bytes;
-    void *priv; /* the transport's */
+    int is_device; /* of x's device: the CPU reads and writes no byte of it */
+    void *priv;    /* the transport's */
 } gy_xfer_region;
 
 typedef struct gy_xfer_ops {
@@ -26,9 +27,11 @@ typedef struct gy_xfer_ops {
     gy_status (*open)(gy_xfer *x, gy_err *err); /* fills x->priv */
     void (*close)(gy_xfer *x);                  /* accepts a half-opened one; all peers are dropped, no op is left */
     gy_status (*region_alloc)(gy_xfer *x, size_t bytes, gy_err *err, gy_xfer_region *out);
-    void (*region_free)(gy_xfer *x, gy_xfer_region *r);
+    gy_status (*region_map)(gy_xfer *x, gy_err *err, gy_xfer_region *r); /* r->mem, of x's device; fills r->priv */
+    void (*region_free)(gy_xfer *x, gy_xfer_region *r);                  /* of a mapped one: not its memory */
     gy_status (*export_blob)(gy_xfer *x, void *blob, size_t cap, size_t *len_out, gy_err *err);
-    gy_status (*import_blob)(gy_xfer_peer *p, const void *blob, size_t len, gy_err *err); /* fills p->priv, p->bytes */
+    gy_status (*import_blob)(gy_xfer_peer *p, const void *blob, size_t len, gy_err *err); /* fills p->priv, bytes,
+                                                                                             is_device */
     void (*drop)(gy_xfer_peer *p); /* its ops were taken off: use none of them any more */
     gy_status (*post)(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err); /* checked; gy_xfer_op_done later, not inside */
     int (*progress)(gy_xfer *x); /* gy_xfer_op_done, gy_xfer_note; how many things happened */
@@ -62,6 +65,7 @@ struct gy_xfer_peer {
     gy_xfer_peer *next;
     void *priv;
     size_t bytes[GY_XFER_MAX_REGION];
+    int is_device[GY_XFER_MAX_REGION];
     gy_xfer_op *wire; /* posted and not done, doubly linked */
 };
 

@@ -1,6 +1,6 @@
-/* Peers in this process: threads of a test, or a worker that hands over to itself. A copy is a memcpy made in post, a
- * note an element of the receiver's queue (whose push and pop order the bytes). A peer must be dropped before the other
- * side is closed.
+/* Peers in this process: threads of a test, or a worker that hands over to itself. A copy is a memcpy (of device
+ * memory: the device's own) made in post, a note an element of the receiver's queue (whose push and pop order the
+ * bytes). A peer must be dropped before the other side is closed.
  */
 #include "pd/xfer_int.h"
 
@@ -25,6 +25,7 @@ typedef struct blob {
     int64_t pid;
     gy_xfer *x;
     size_t bytes[GY_XFER_MAX_REGION];
+    int is_device[GY_XFER_MAX_REGION];
 } blob;
 
 static const char MAGIC[8] = "gyloop1";
@@ -46,15 +47,23 @@ static gy_status lo_region_alloc(gy_xfer *x, size_t bytes, gy_err *err, gy_xfer_
     return out->mem ? GY_OK : gy_err_set(err, GY_E_NOMEM, "transfer: no memory for a region of %zu bytes", bytes);
 }
 
+static gy_status lo_region_map(gy_xfer *x, gy_err *err, gy_xfer_region *r) {
+    (void)x, (void)err, (void)r;
+    return GY_OK;
+}
+
 static void lo_region_free(gy_xfer *x, gy_xfer_region *r) {
     (void)x;
-    gy_mem_unmap_pages(GY_MEM_PD, r->mem, r->bytes);
+    if (!r->is_device) gy_mem_unmap_pages(GY_MEM_PD, r->mem, r->bytes);
 }
 
 static gy_status lo_export(gy_xfer *x, void *out, size_t cap, size_t *len_out, gy_err *err) {
     blob b = {.pid = getpid(), .x = x};
     memcpy(b.magic, MAGIC, sizeof MAGIC);
-    for (int32_t i = 0; i < x->n_region; i++) b.bytes[i] = x->region[i].bytes;
+    for (int32_t i = 0; i < x->n_region; i++) {
+        b.bytes[i] = x->region[i].bytes;
+        b.is_device[i] = x->region[i].is_device;
+    }
     if (cap < sizeof b) return gy_err_set(err, GY_E_ARG, "transfer: room for %zu bytes, needed %zu", cap, sizeof b);
     memcpy(out, &b, sizeof b);
     *len_out = sizeof b;
@@ -71,6 +80,7 @@ static gy_status lo_import(gy_xfer_peer *p, const void *bytes, size_t len, gy_er
                           (long long)b.pid);
     p->priv = b.x;
     memcpy(p->bytes, b.bytes, sizeof p->bytes);
+    memcpy(p->is_device, b.is_device, sizeof p->is_device);
     return GY_OK;
 }
 
@@ -78,14 +88,18 @@ static void lo_drop(gy_xfer_peer *p) {
     p->priv = NULL;
 }
 
+static gy_status copy(const gy_xfer *x, const gy_xfer_region *to, const gy_xfer_desc *d, gy_err *err) {
+    const gy_xfer_region *from = &x->region[d->src_region];
+    char *dst = (char *)to->mem + d->dst_off;
+    const char *src = (const char *)from->mem + d->src_off;
+    if (from->is_device) return x->o.device->copy(x->o.device->arg, dst, src, d->bytes, err);
+    memmove(dst, src, d->bytes);
+    return GY_OK;
+}
+
 static gy_status lo_post(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err) {
-    gy_xfer *to = p->priv;
-    (void)err;
-    for (int32_t i = 0; i < op->n_desc; i++) {
-        const gy_xfer_desc *d = &op->desc[i];
-        memmove((char *)to->region[d->dst_region].mem + d->dst_off,
-                (const char *)p->x->region[d->src_region].mem + d->src_off, d->bytes);
-    }
+    const gy_xfer *to = p->priv;
+    for (int32_t i = 0; i < op->n_desc; i++) GY_TRY(copy(p->x, &to->region[op->desc[i].dst_region], &op->desc[i], err));
     return GY_OK;
 }
 
@@ -147,6 +161,7 @@ const gy_xfer_ops gy_xfer_loopback = {.name = "loopback",
                                       .open = lo_open,
                                       .close = lo_close,
                                       .region_alloc = lo_region_alloc,
+                                      .region_map = lo_region_map,
                                       .region_free = lo_region_free,
                                       .export_blob = lo_export,
                                       .import_blob = lo_import,

@@ -56,6 +56,7 @@ typedef struct blob {
     char magic[8];
     int32_t end;
     size_t bytes[GY_XFER_MAX_REGION];
+    int is_device[GY_XFER_MAX_REGION];
 } blob;
 
 static const char MAGIC[8] = "gymock1";
@@ -169,8 +170,14 @@ static void do_copy(gy_mock_net *n, const event *e) {
         n->n_kept_out++;
         return;
     }
-    memcpy((char *)to->mem[e->d.dst_region] + e->d.dst_off,
-           (const char *)from->x->region[e->d.src_region].mem + e->d.src_off, e->d.bytes);
+    const gy_xfer_region *r = &from->x->region[e->d.src_region];
+    const gy_device *dev = r->is_device ? from->x->o.device : NULL;
+    char *dst = (char *)to->mem[e->d.dst_region] + e->d.dst_off;
+    const char *src = (const char *)r->mem + e->d.src_off;
+    if (dev)
+        GY_CHECK(dev->copy(dev->arg, dst, src, e->d.bytes, NULL) == GY_OK);
+    else
+        memcpy(dst, src, e->d.bytes);
 }
 
 /* The flush is complete: only now the writer, if it lives, sends the note. */
@@ -230,16 +237,26 @@ static gy_status mock_region_alloc(gy_xfer *x, size_t bytes, gy_err *err, gy_xfe
     return GY_OK;
 }
 
+static gy_status mock_region_map(gy_xfer *x, gy_err *err, gy_xfer_region *r) {
+    gy_mock_net *n = x->priv;
+    (void)err;
+    n->end[end_of(n, x)].mem[x->n_region] = r->mem;
+    return GY_OK;
+}
+
 static void mock_region_free(gy_xfer *x, gy_xfer_region *r) {
     gy_mock_net *n = x->priv;
     memset(n->end[end_of(n, x)].mem, 0, sizeof n->end[0].mem);
-    gy_mem_unmap_pages(GY_MEM_PD, r->mem, r->bytes);
+    if (!r->is_device) gy_mem_unmap_pages(GY_MEM_PD, r->mem, r->bytes);
 }
 
 static gy_status mock_export(gy_xfer *x, void *out, size_t cap, size_t *len_out, gy_err *err) {
     blob b = {.end = end_of(x->priv, x)};
     memcpy(b.magic, MAGIC, sizeof MAGIC);
-    for (int32_t i = 0; i < x->n_region; i++) b.bytes[i] = x->region[i].bytes;
+    for (int32_t i = 0; i < x->n_region; i++) {
+        b.bytes[i] = x->region[i].bytes;
+        b.is_device[i] = x->region[i].is_device;
+    }
     if (cap < sizeof b) return gy_err_set(err, GY_E_ARG, "transfer: room for %zu bytes, needed %zu", cap, sizeof b);
     memcpy(out, &b, sizeof b);
     *len_out = sizeof b;
@@ -258,6 +275,7 @@ static gy_status mock_import(gy_xfer_peer *p, const void *bytes, size_t len, gy_
     *l = (link){.id = ++n->n_peer, .to = b.end};
     p->priv = l;
     memcpy(p->bytes, b.bytes, sizeof p->bytes);
+    memcpy(p->is_device, b.is_device, sizeof p->is_device);
     return GY_OK;
 }
 
@@ -350,6 +368,7 @@ const gy_xfer_ops gy_xfer_mock = {.name = "mock",
                                   .open = mock_open,
                                   .close = mock_close,
                                   .region_alloc = mock_region_alloc,
+                                  .region_map = mock_region_map,
                                   .region_free = mock_region_free,
                                   .export_blob = mock_export,
                                   .import_blob = mock_import,

@@ -35,10 +35,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { AM_NOTE = 1, AM_DATA = 2, AM_ACK = 3, N_TRACK = 2048, VERSION = 2, CLOSE_ROUNDS = 20000 };
+enum { AM_NOTE = 1, AM_DATA = 2, AM_ACK = 3, N_TRACK = 2048, VERSION = 3, CLOSE_ROUNDS = 20000 };
 enum {
     PIECE = 256 << 10, /* bytes of one message: what UCX collects at the receiver before it is copied */
-    N_PIECE = 8        /* of one op, handed to UCX and not sent: enough to keep a socket full */
+    N_PIECE = 8,       /* of one op, handed to UCX and not sent: enough to keep a socket full */
+    DEVICE_PIECE = 16 << 20
 };
 
 typedef struct note_head {
@@ -59,14 +60,15 @@ typedef struct route { /* a peer's priv */
     uint32_t gen;
     ucp_rkey_h rkey[GY_XFER_MAX_REGION];
     uint64_t addr[GY_XFER_MAX_REGION];
-    char *at[GY_XFER_MAX_REGION]; /* where it is mapped here; NULL: it is not */
+    char *at[GY_XFER_MAX_REGION]; /* where the CPU may store into it; NULL: it may not */
+    int has_device;               /* regions on a device, that cuda_ipc maps here */
     uint64_t epoch;
     int is_dead; /* PEER: the error handler was called; or dropped */
     int is_dropped;
     void *closing; /* PEER: request of the close that a drop began */
     int64_t n_failed;
     char lanes[160];
-    struct route *next; /* NONE: all there ever were, endpoints of dropped peers stay until close */
+    struct route *next; /* NONE: all there ever were; endpoints of dropped peers without device stay until close */
 } route;
 
 typedef struct piece { /* a message whose header UCX still reads */
@@ -108,6 +110,7 @@ typedef struct ux {
     ucp_address_t *addr;
     size_t n_addr;
     int efd, wake, by_am;
+    int with_errors; /* error handling mode PEER */
     uint64_t n_op;
     route *links;
     slot *slots;   /* [GY_XFER_MAX_OPS] */
@@ -159,6 +162,10 @@ static void follow(slot *s, ucs_status_ptr_t r) {
         slot_lost(s, UCS_PTR_STATUS(r));
     else if (r)
         s->n_pending++;
+}
+
+static ucs_memory_type_t type_of(const gy_xfer *x, int is_device) {
+    return is_device && x->o.device->kind == GY_DEVICE_CUDA ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
 }
 
 static ucp_request_param_t param_of(slot *s) {
@@ -253,20 +260,42 @@ static void slot_settle(slot *s) {
 
 /* ---- posting ----------------------------------------------------------------------------------------------------- */
 
+/* The kind of memory and its registration are said, so that nothing is looked up. Cut, so that many of one op are
+ * under way and the next op's need not wait for all of this one's. */
+static void put_device(slot *s, const gy_xfer_desc *d) {
+    const gy_xfer *x = s->ux->x;
+    const gy_xfer_region *from = &x->region[d->src_region];
+    size_t most = x->o.piece_bytes ? x->o.piece_bytes : (size_t)DEVICE_PIECE;
+    for (size_t at = 0; at < d->bytes; at += most) {
+        ucp_request_param_t p = param_of(s);
+        p.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
+        p.memory_type = type_of(x, 1);
+        p.memh = from->priv;
+        follow(s, gy_ucx()->ucp_put_nbx(s->l->ep, (const char *)from->mem + d->src_off + at,
+                                        d->bytes - at < most ? d->bytes - at : most,
+                                        s->l->addr[d->dst_region] + d->dst_off + at, s->l->rkey[d->dst_region], &p));
+    }
+}
+
+static void put_host(slot *s, const gy_xfer_desc *d) {
+    ucp_request_param_t p = param_of(s);
+    follow(s, gy_ucx()->ucp_put_nbx(s->l->ep, (const char *)s->ux->x->region[d->src_region].mem + d->src_off, d->bytes,
+                                    s->l->addr[d->dst_region] + d->dst_off, s->l->rkey[d->dst_region], &p));
+}
+
 static void post_puts(slot *s, const gy_xfer_op *op) {
     const gy_xfer *x = s->ux->x;
     int n_put = 0;
     for (int32_t i = 0; i < op->n_desc; i++) {
         const gy_xfer_desc *d = &op->desc[i];
-        if (s->l->at[d->dst_region]) {
-            gy_stream_copy(s->l->at[d->dst_region] + d->dst_off,
-                           (const char *)x->region[d->src_region].mem + d->src_off, d->bytes);
-            continue;
-        }
-        n_put++;
-        ucp_request_param_t p = param_of(s);
-        follow(s, gy_ucx()->ucp_put_nbx(s->l->ep, (const char *)x->region[d->src_region].mem + d->src_off, d->bytes,
-                                        s->l->addr[d->dst_region] + d->dst_off, s->l->rkey[d->dst_region], &p));
+        const gy_xfer_region *from = &x->region[d->src_region];
+        n_put += from->is_device || !s->l->at[d->dst_region];
+        if (from->is_device)
+            put_device(s, d);
+        else if (s->l->at[d->dst_region])
+            gy_stream_copy(s->l->at[d->dst_region] + d->dst_off, (const char *)from->mem + d->src_off, d->bytes);
+        else
+            put_host(s, d);
     }
     if (!n_put) return;
     ucp_request_param_t p = param_of(s);
@@ -451,15 +480,23 @@ static int is_tcp_only(const gy_xfer_opts *o) {
     return o->across_hosts && (!o->tls || !strcmp(o->tls, "tcp") || !strcmp(o->tls, "tcp,self"));
 }
 
+/* Without posix: its files have a name in /dev/shm until they are filled, and whoever is killed while it starts leaves
+ * megabytes there for good. cuda_copy carries nothing here: without it UCX takes no memory of a GPU (it is what
+ * allocates and recognises it). In mode PEER sysv keeps the keys of host regions and tcp takes the notes. */
+static const char *tls_of(const gy_xfer_opts *o) {
+    int has_gpu = o->device && o->device->kind == GY_DEVICE_CUDA;
+    if (o->tls) return o->tls;
+    if (o->across_hosts) return "tcp,self";
+    if (o->peer_errors) return has_gpu ? "cuda_ipc,cuda_copy,sysv,tcp,self" : "sysv,tcp,self";
+    return has_gpu ? "cuda_ipc,cuda_copy,sysv,self" : "sysv,self";
+}
+
 static gy_status configure(const gy_xfer_opts *o, ucp_config_t *c, gy_err *err) {
-    /* Without posix: its files have a name in /dev/shm until they are filled, and whoever is killed while it starts
-     * leaves megabytes there for good. */
-    const char *tls = o->tls ? o->tls : o->across_hosts ? "tcp,self" : "sysv,self";
-    GY_TRY(set(c, "TLS", tls, err));
+    GY_TRY(set(c, "TLS", tls_of(o), err));
     if (o->across_hosts && !o->devices)
         return gy_err_set(err, GY_E_ARG,
                           "transfer: across hosts the network devices must be named (eth0, mlx5_0:1, ...)");
-    GY_TRY(set(c, "NET_DEVICES", o->devices ? o->devices : "all", err));
+    GY_TRY(set(c, "NET_DEVICES", o->devices ? o->devices : o->peer_errors ? "lo" : "all", err));
     GY_TRY(set(c, "ADAPTIVE_PROGRESS", "n", err)); /* ucx_wait says why */
     /* Else a connection to a host that does not answer is waited for inside of post and import, for minutes. */
     return o->across_hosts ? set(c, "CONN_NB", "y", err) : GY_OK;
@@ -507,6 +544,10 @@ static gy_status open_memory(ux *u, gy_err *err) {
 }
 
 static gy_status ucx_open(gy_xfer *x, gy_err *err) {
+    if (x->o.device && x->o.across_hosts)
+        return gy_err_set(err, GY_E_UNSUPPORTED,
+                          "transfer: memory of a GPU is moved inside a host only; keep its workers on one host, or run "
+                          "them with --device cpu");
     GY_TRY(gy_ucx_load(err));
     ux *u = gy_mem_alloc(GY_MEM_PD, 1, sizeof *u);
     if (!u) return gy_err_set(err, GY_E_NOMEM, "transfer: no memory");
@@ -514,6 +555,7 @@ static gy_status ucx_open(gy_xfer *x, gy_err *err) {
     u->x = x;
     u->efd = -1;
     u->by_am = is_tcp_only(&x->o);
+    u->with_errors = x->o.across_hosts || x->o.peer_errors;
     u->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (u->wake < 0) return gy_err_set(err, GY_E_IO, "transfer: eventfd: %s", strerror(errno));
     GY_TRY(open_memory(u, err));
@@ -534,7 +576,7 @@ static void begin_close(ux *u, route *l) {
         if (l->rkey[i]) gy_ucx()->ucp_rkey_destroy(l->rkey[i]);
         l->rkey[i] = NULL;
     }
-    if (u->x->o.across_hosts) {
+    if (u->with_errors) {
         p.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
         p.flags = UCP_EP_CLOSE_FLAG_FORCE;
     }
@@ -568,10 +610,12 @@ static int is_named(const ux *u, const route *l) {
     return 0;
 }
 
-/* Routes whose close has come to its end, and that no request names any more. */
+/* Routes whose close has come to its end, and that no request names any more. Those with memory of a device begin it
+ * here, when all copies into it have ended: by force it cannot be. */
 static void sweep_routes(ux *u) {
     for (route **at = &u->links; *at;) {
         route *l = *at;
+        if (l->is_dropped && l->has_device && l->ep && !is_named(u, l)) begin_close(u, l);
         if (!l->is_dropped || l->ep || !is_closed(l) || is_named(u, l)) {
             at = &l->next;
             continue;
@@ -629,6 +673,25 @@ static gy_status ucx_region_alloc(gy_xfer *x, size_t bytes, gy_err *err, gy_xfer
     return GY_OK;
 }
 
+/* One registration of the whole, of the kind that is said. */
+static gy_status ucx_region_map(gy_xfer *x, gy_err *err, gy_xfer_region *r) {
+    ux *u = x->priv;
+    ucp_mem_h mem;
+    ucp_mem_map_params_t p = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                                            UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
+                              .address = r->mem,
+                              .length = r->bytes,
+                              .memory_type = type_of(x, 1)};
+    ucs_status_t s = gy_ucx()->ucp_mem_map(u->ctx, &p, &mem);
+    if (s != UCS_OK)
+        return gy_err_set(err, GY_E_DEVICE,
+                          "transfer: %zu bytes of GPU %d cannot be shown to other processes (%s); UCX must be one with "
+                          "CUDA (PyPI's libucx-cu13, see docs/pd.md)",
+                          r->bytes, x->o.device->ordinal, gy_ucx()->ucs_status_string(s));
+    r->priv = mem;
+    return GY_OK;
+}
+
 static void ucx_region_free(gy_xfer *x, gy_xfer_region *r) { /* in ucx_close, behind the endpoints */
     (void)x;
     (void)r;
@@ -640,7 +703,7 @@ typedef struct blob_head {
     uint64_t epoch;
     struct {
         uint64_t bytes, addr;
-        uint32_t n_key, pad;
+        uint32_t n_key, is_device;
     } region[GY_XFER_MAX_REGION];
 } blob_head;
 
@@ -669,6 +732,7 @@ static gy_status put_keys(const ux *u, blob_head *h, blob_out *b, gy_err *err) {
         put(b, key, n);
         gy_ucx()->ucp_rkey_buffer_release(key);
         h->region[i].bytes = r->bytes;
+        h->region[i].is_device = (uint32_t)r->is_device;
         h->region[i].addr = (uint64_t)(uintptr_t)r->mem;
         h->region[i].n_key = (uint32_t)n;
     }
@@ -722,7 +786,7 @@ static gy_status connect_link(ux *u, route *l, const void *addr, gy_err *err) {
     ucp_ep_params_t p = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE,
                          .address = addr,
                          .err_mode = UCP_ERR_HANDLING_MODE_NONE};
-    if (u->x->o.across_hosts) {
+    if (u->with_errors) {
         p.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLER;
         p.err_mode = UCP_ERR_HANDLING_MODE_PEER;
         p.err_handler = (ucp_err_handler_t){.cb = on_peer_error, .arg = l};
@@ -730,9 +794,10 @@ static gy_status connect_link(ux *u, route *l, const void *addr, gy_err *err) {
     return status_of(gy_ucx()->ucp_ep_create(u->worker, &p, &l->ep), "connection", err);
 }
 
-static void find_mapped(const ux *u, route *l, uint32_t i) {
+/* Of GPU memory UCX may have an address too: for the GPU. */
+static void find_mapped(const ux *u, route *l, uint32_t i, int is_device) {
     void *at;
-    if (u->x->o.across_hosts || u->by_am) return;
+    if (u->x->o.across_hosts || u->by_am || is_device) return;
     if (gy_ucx()->ucp_rkey_ptr(l->rkey[i], l->addr[i], &at) == UCS_OK) l->at[i] = at;
 }
 
@@ -741,16 +806,18 @@ static gy_status read_keys(const ux *u, route *l, const blob_head *h, const char
         if (!u->by_am) GY_TRY(status_of(gy_ucx()->ucp_ep_rkey_unpack(l->ep, at, &l->rkey[i]), "remote key", err));
         at += h->region[i].n_key;
         l->addr[i] = h->region[i].addr;
-        find_mapped(u, l, i);
+        find_mapped(u, l, i, h->region[i].is_device != 0);
         p->bytes[i] = h->region[i].bytes;
+        p->is_device[i] = h->region[i].is_device != 0;
+        l->has_device |= p->is_device[i];
     }
     return GY_OK;
 }
 
 static void retire(ux *u, route *l) {
     l->is_dead = l->is_dropped = 1;
-    if (!u->x->o.across_hosts) return;
-    begin_close(u, l);
+    if (!u->with_errors && !l->has_device) return;
+    if (u->with_errors) begin_close(u, l);
     u->n_closing++;
 }
 
@@ -863,6 +930,7 @@ const gy_xfer_ops gy_xfer_ucx = {.name = "ucx",
                                  .open = ucx_open,
                                  .close = ucx_close,
                                  .region_alloc = ucx_region_alloc,
+                                 .region_map = ucx_region_map,
                                  .region_free = ucx_region_free,
                                  .export_blob = ucx_export,
                                  .import_blob = ucx_import,

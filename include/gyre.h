@@ -96,7 +96,9 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
 
     const char *dtype;   /* of activations and KV: "auto" (the dtype of most weights; default), "f32", "bf16" */
     const char *backend; /* "auto" (cpu where the processor can, else ref; default), "cpu", "ref" (plain C, slow),
-                            "cuda", "cuda:N" (needs libgyre_cuda.so beside the program or library) */
+                            "cuda", "cuda:N" (needs libgyre_cuda.so beside the program or library). With workers
+                            also a list, "cuda:0,cuda:1": their GPUs in the order prefill, decode, hybrid, from the
+                            first again where workers are more; "cuda": each has the GPU of its own number */
     int32_t threads;     /* compute threads, the driving one included; 0 = physical cores (default) */
 
     int32_t max_rows;  /* tokens of one batch; 256 */

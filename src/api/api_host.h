@@ -34,6 +34,7 @@ struct gy_api_host { /* the head of either kind */
     gy_engine_plan plan;        /* of one engine */
     int32_t max_len, max_loops; /* longest sequence, deepest request that it takes */
     int fd;                     /* to be polled while a step has nothing to do; -1: never */
+    const char *backend;        /* static: of workers on devices; NULL: the model's */
 };
 
 /* m is borrowed. It is loaded here, for an engine in this process, and else gets a backend that is only asked for its

@@ -206,7 +206,7 @@ static void set_info(gyre *g) {
     int64_t len = p->kv_tokens < g->host->max_len ? p->kv_tokens : g->host->max_len;
     g->info = (gyre_info){.family = d->family,
                           .dtype = g->m.act == GY_BF16 ? "bf16" : "f32",
-                          .backend = g->m.be->ops->name,
+                          .backend = g->host->backend ? g->host->backend : g->m.be->ops->name,
                           .n_vocab = d->n_vocab,
                           .n_loop = d->n_loop,
                           .max_loops = g->host->max_loops,

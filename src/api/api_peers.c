@@ -131,7 +131,7 @@ static void find_least(gy_worker_host *w) {
     }
 }
 
-static gy_status set_bounds(gy_worker_host *w, gy_api_model *m, const gy_engine_opts *own, gy_err *err) {
+gy_status gy_api_workers_set_bounds(gy_worker_host *w, gy_api_model *m, const gy_engine_opts *own, gy_err *err) {
     find_least(w);
     m->act = (gy_dtype)w->least.dtype;
     gy_engine_opts e = opts_of(&w->least, &m->d, own);
@@ -178,7 +178,7 @@ gy_status gy_api_peers_open(gy_api_model *m, const gy_engine_opts *e, const gyre
     w->h.ops = &gy_worker_host_ops;
     w->m = m;
     gy_status st = open_host(w, e, o, err);
-    if (st >= 0) st = set_bounds(w, m, e, err);
+    if (st >= 0) st = gy_api_workers_set_bounds(w, m, e, err);
     if (st >= 0) st = open_backend(m, w, o, err);
     if (st < 0) {
         w->h.ops->close(&w->h);

@@ -12,6 +12,48 @@
 
 enum { MAX_ARGS = 96, MOST = GY_COORD_MAX_WORKERS, MAX_HANDOFF = 16 };
 
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
+
+typedef struct devices { /* n 0: the workers' memory is the host's */
+    int32_t n;
+    char text[MOST][16]; /* "cuda:N" */
+    const char *of[MOST];
+    int32_t most; /* workers of one device */
+} devices;
+
+static gy_status read_device(const char *at, size_t len, int32_t i, gy_err *err, devices *out) {
+    char word[48];
+    int32_t number;
+    snprintf(word, sizeof word, "%.*s", (int)(len < 40 ? len : 40), at);
+    GY_TRY(gy_cuda_parse_device(word, err, &number));
+    snprintf(out->text[i], sizeof out->text[i], "cuda:%d", strcmp(word, "cuda") ? number : i);
+    out->of[i] = out->text[i];
+    return GY_OK;
+}
+
+/* "cuda:0,cuda:2": in the order of the workers, those that prefill first, then those that decode, then those that do
+ * both; from the beginning again where workers are more. "cuda": each has the GPU of its own number. */
+static gy_status read_devices(const gyre_options *o, int32_t n, gy_err *err, devices *out) {
+    const char *at = o->backend;
+    int32_t listed = 1;
+    *out = (devices){.n = strncmp(at, "cuda", 4) ? 0 : n};
+    for (const char *c = at; *c; c++) listed += *c == ',';
+    if (out->n && listed > n)
+        return gy_err_set(err, GY_E_ARG, "backend: found %d devices for %d workers, expected at most as many", listed,
+                          n);
+    for (int32_t i = 0; i < out->n; i++) {
+        size_t len = strcspn(at, ",");
+        GY_TRY(read_device(at, len, i, err, out));
+        at = at[len] ? at + len + 1 : o->backend;
+    }
+    for (int32_t i = 0; i < out->n; i++) {
+        int32_t same = 0;
+        for (int32_t k = 0; k < out->n; k++) same += !strcmp(out->text[i], out->text[k]);
+        if (same > out->most) out->most = same;
+    }
+    return GY_OK;
+}
+
 /* ---- the command line of a worker -------------------------------------------------------------------------------- */
 
 typedef struct command {
@@ -41,20 +83,25 @@ static void flag_num(command *c, const char *name, double v) {
     flag(c, name, text);
 }
 
-/* Whatever follows from memory or the machine is decided here, once, so that all workers are alike. */
-static void put_engine(command *c, const gy_api_model *m, const gy_engine_opts *e, const gyre_options *o) {
+/* Whatever follows from memory or the machine is decided here, once, so that all workers are alike. What a device's
+ * memory holds is known to who has the device. */
+static void put_engine(command *c, const gy_api_model *m, const gy_engine_opts *e, const gyre_options *o,
+                       const devices *dev) {
     flag(c, "--dtype", m->act == GY_BF16 ? "bf16" : "f32");
     if (m->form != GY_WEIGHTS_AS_FILE) flag(c, "--weights", gy_weight_form_name(m->form));
     if (m->quant_head) word(c, "--weights-head");
     flag(c, "--pack", gy_pack_name(m->pack));
-    flag(c, "--backend", !strcmp(m->be->ops->name, "ref") ? "ref" : "cpu");
+    if (!dev->n) flag(c, "--backend", !strcmp(m->be->ops->name, "ref") ? "ref" : "cpu");
     flag_int(c, "--max-rows", e->sched.max_rows);
     flag_int(c, "--max-seqs", e->sched.max_seqs);
     flag_int(c, "--max-queue", e->sched.max_queue);
     flag_int(c, "--max-len", e->max_len);
     if (e->max_loops) flag_int(c, "--max-loops", e->max_loops);
     flag(c, "--kv-layout", o->kv_layout);
-    flag_int(c, "--kv-blocks", e->kv_blocks);
+    if (e->kv_blocks)
+        flag_int(c, "--kv-blocks", e->kv_blocks);
+    else
+        flag_num(c, "--kv-fraction", e->kv_fraction / dev->most);
     flag_int(c, "--park-bytes", (int64_t)e->park_bytes);
     flag(c, "--prefix-cache", e->prefix_cache ? "on" : "off");
     flag_int(c, "--max-handoff", e->max_handoff);
@@ -298,7 +345,7 @@ static void set_coord(const gyre_options *o, const gy_engine_opts *e, gy_coord_o
 }
 
 static gy_status start_workers(gy_worker_host *w, const gy_api_model *m, const gy_engine_opts *e, const gyre_options *o,
-                               gy_err *err) {
+                               const devices *dev, gy_err *err) {
     const char *argv[MAX_ARGS];
     command c = {0};
     gy_host_opts ho;
@@ -307,12 +354,13 @@ static gy_status start_workers(gy_worker_host *w, const gy_api_model *m, const g
     word(&c, "gyre");
     word(&c, "worker");
     word(&c, m->dir);
-    put_engine(&c, m, e, o);
+    put_engine(&c, m, e, o, dev);
     put_sched(&c, e);
     put_rest(&c, o);
     gy_status st = split(&c, err, argv);
     ho.program = o->worker_program;
     ho.argv = argv;
+    ho.device = dev->n ? dev->of : NULL;
     ho.start_ms = o->worker_start_ms;
     ho.should_stop = o->should_stop;
     ho.should_stop_user = o->should_stop_user;
@@ -321,23 +369,45 @@ static gy_status start_workers(gy_worker_host *w, const gy_api_model *m, const g
     return st;
 }
 
+/* Devices: sizes are known when the workers are ready. */
+static gy_status open_on_devices(gy_worker_host *w, gy_api_model *m, gy_engine_opts *e, const gyre_options *o,
+                                 const devices *dev, gy_err *err) {
+    gy_engine_plan fixed;
+    e->max_handoff = MAX_HANDOFF;
+    if (e->kv_bytes) {
+        GY_TRY(gy_engine_make_plan(&m->d, m->act, e, 0, err, &fixed));
+        e->kv_blocks = fixed.n_block[GY_KV_CORE];
+        e->kv_bytes = 0;
+    }
+    GY_TRY(start_workers(w, m, e, o, dev, err));
+    return gy_api_workers_set_bounds(w, m, e, err);
+}
+
+static gy_status open_on_host(gy_worker_host *w, gy_api_model *m, gy_engine_opts *e, const gyre_options *o,
+                              const devices *dev, gy_err *err) {
+    GY_TRY(plan_pool(m, o, e, err, &w->h.plan));
+    w->bounds = gy_engine_plan_bounds(&m->d, m->act, e, &w->h.plan);
+    gy_api_host_set_limits(&w->h, m, e);
+    return start_workers(w, m, e, o, dev, err);
+}
+
 gy_status gy_api_workers_open(gy_api_model *m, const gy_engine_opts *opts, const gyre_options *o, gy_err *err,
                               gy_api_host **out) {
     gy_engine_opts e = *opts;
+    devices dev;
     if (gy_api_wants_peers(o)) return gy_api_peers_open(m, opts, o, err, out);
     GY_TRY(check_counts(o, err));
+    GY_TRY(read_devices(o, n_worker(o), err, &dev));
     gy_ops_limits limits = gy_loop_limits(&m->d, 1, e.max_len);
-    gy_api_load_opts load = {.backend = o->backend, .threads = 1, .limits = &limits};
+    gy_api_load_opts load = {.backend = dev.n ? "auto" : o->backend, .threads = 1, .limits = &limits};
     GY_TRY(gy_api_model_open_backend(m, &load, err));
     gy_worker_host *w = gy_mem_alloc(GY_MEM_ENGINE, 1, sizeof *w);
     if (!w) return gy_err_set(err, GY_E_NOMEM, "no memory for workers");
     w->h.ops = &gy_worker_host_ops;
-    gy_status st = plan_pool(m, o, &e, err, &w->h.plan);
-    w->bounds = gy_engine_plan_bounds(&m->d, m->act, &e, &w->h.plan);
-    gy_api_host_set_limits(&w->h, m, &e);
-    if (st >= 0) st = start_workers(w, m, &e, o, err);
+    w->h.backend = dev.n ? "cuda" : NULL;
+    gy_status st = dev.n ? open_on_devices(w, m, &e, o, &dev, err) : open_on_host(w, m, &e, o, &dev, err);
     if (st < 0) {
-        gy_mem_free(w);
+        w->h.ops->close(&w->h);
         return st;
     }
     w->h.fd = gy_host_fd(w->host);

@@ -18,6 +18,9 @@ typedef struct gy_worker_host {
 
 extern const gy_api_host_ops gy_worker_host_ops;
 
+/* All are ready: what each of them takes, and the plan as they say it. own: what was asked for. api_peers.c */
+gy_status gy_api_workers_set_bounds(gy_worker_host *w, gy_api_model *m, const gy_engine_opts *own, gy_err *err);
+
 /* Who goes where and when: the options about it. */
 void gy_api_set_placement(const gyre_options *o, const gy_engine_opts *e, gy_coord_opts *c);
 

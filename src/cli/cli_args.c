@@ -125,7 +125,8 @@ static const gy_opt device_rows[] = {
      "with --weights fp8, int8 or int4: the LM head too"},
     {"pack", GY_OPT_WORD, AT(pack), "auto|on|off", 0, 0, "auto, where they take at most half of the free memory",
      "copies of the weights for faster products on the processor; results are the same"},
-    {"device", GY_OPT_STR, AT(device), "cpu|cuda|cuda:N", 0, 0, "cpu", "where the model runs"},
+    {"device", GY_OPT_STR, AT(device), "cpu|cuda|cuda:N", 0, 0, "cpu",
+     "where the model runs; several processes may have a list, cuda:0,cuda:1: prefill first, then decode, then hybrid"},
     {"threads", GY_OPT_I32, AT(threads), "N", 1, 1024, "physical cores", "results do not depend on it"},
     {"max-rows", GY_OPT_I32, AT(max_rows), "N", 1, 65536, "256", "rows of one pass; results do not depend on it"},
 };

@@ -16,8 +16,27 @@ static int is_cuda(const gy_args *a) {
     return !strncmp(a->device, "cuda", 4);
 }
 
+/* Several processes may have several. */
+static int takes_devices(const gy_args *a) {
+    return a->pd.prefill || a->pd.decode || a->pd.hybrid || a->bench.layouts;
+}
+
 static gy_status no_such_device(const gy_args *a, gy_err *err) {
-    return gy_err_set(err, GY_E_ARG, "--device: found '%.40s', expected cpu, cuda or cuda:N", a->device);
+    return gy_err_set(err, GY_E_ARG, "--device: found '%.60s', expected cpu, cuda or cuda:N%s", a->device,
+                      takes_devices(a) ? ", or a list: cuda:0,cuda:1" : "");
+}
+
+static int is_list(const char *text) {
+    for (int32_t n;; text++) {
+        char word[16];
+        size_t len = strcspn(text, ",");
+        if (len >= sizeof word) return 0;
+        memcpy(word, text, len);
+        word[len] = 0;
+        if (gy_cuda_parse_device(word, NULL, &n) < 0) return 0;
+        text += len;
+        if (!*text) return 1;
+    }
 }
 
 const char *gy_cli_backend(const gy_args *a) {
@@ -29,14 +48,10 @@ gy_status gy_cli_check_device(const gy_args *a, gy_err *err) {
     uint32_t mask;
     int32_t n;
     if (is_cuda(a)) {
-        if (gy_cuda_parse_device(a->device, err, &n) < 0) return no_such_device(a, err);
+        if (takes_devices(a) ? !is_list(a->device) : gy_cuda_parse_device(a->device, err, &n) < 0)
+            return no_such_device(a, err);
         if (a->backend >= 0)
             return gy_err_set(err, GY_E_ARG, "--backend: it chooses among the CPU's; found with --device %.40s",
-                              a->device);
-        if (a->pd.prefill || a->pd.decode || a->pd.hybrid)
-            return gy_err_set(err, GY_E_ARG,
-                              "--device: found '%.40s' with workers, which move KV through host memory; "
-                              "use --device cpu, or one process",
                               a->device);
     } else if (strcmp(a->device, "cpu") != 0) {
         return no_such_device(a, err);

@@ -133,7 +133,7 @@ static gy_status set_fingerprint(const process *p, const gy_engine_opts *e, gy_e
 
 static gy_status load(process *p, const gy_engine_opts *e, gy_err *err) {
     gy_ops_limits limits = gy_loop_limits(&p->m.d, e->sched.max_rows, e->max_len);
-    gy_api_load_opts o = {.backend = gy_cli_backend(p->a), .threads = p->a->threads, .limits = &limits};
+    gy_api_load_opts o = {.backend = gy_cli_backend(p->a), .threads = p->a->threads, .limits = &limits, .engine = e};
     GY_TRY(gy_api_model_load(&p->m, &o, err));
     if (gy_grammar_cache_create(e->mask_bytes, &p->grammars) < 0)
         return gy_err_set(err, GY_E_NOMEM, "no memory for grammars");
@@ -159,6 +159,7 @@ static gy_status open_worker(process *p, gy_err *err) {
     if (getrandom(&o.epoch, sizeof o.epoch, 0) != (ssize_t)sizeof o.epoch)
         return gy_err_set(err, GY_E_IO, "the system gives no random numbers");
     o.xfer.epoch = o.epoch;
+    o.xfer.device = gy_backend_get_device(p->m.be);
     o.model = p->m.model;
     if (p->m.tok) o.compile = compile;
     return gy_worker_open(&o, err, &p->w);
@@ -168,6 +169,12 @@ static gy_status open_worker(process *p, gy_err *err) {
 
 static void *xfer_main(void *arg) {
     process *p = arg;
+    gy_err err = {0};
+    if (gy_worker_xfer_begin(p->w, &err) < 0) {
+        gy_log(GY_LOG_ERROR, "transfer", "this worker ends: its thread cannot use the device", "reason=\"%s\"",
+               err.msg);
+        _exit(GY_CLI_FAILED);
+    }
     while (!atomic_load(&p->stop_xfer)) /* looked at behind a turn too: it may have used up the wake that says so */
         if (!gy_worker_xfer_turn(p->w) && !atomic_load(&p->stop_xfer)) gy_worker_xfer_wait(p->w, -1);
     return NULL;

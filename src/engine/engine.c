@@ -40,11 +40,13 @@ const char *gy_pd_stage_name(gy_pd_stage s) {
 static void lay_out_handoff(gy_engine *e, gy_carve *c) {
     size_t n = (size_t)e->o.max_handoff, loops = (size_t)e->m->d.n_loop;
     if (!n) return;
-    int32_t *told = gy_carve_take(c, n * (loops + 1), sizeof *told);
+    int32_t *told = gy_carve_take(c, 2 * n * (loops + 1), sizeof *told);
     e->handoff = gy_carve_take(c, n, sizeof *e->handoff);
-    e->planes = gy_carve_take(c, loops, sizeof *e->planes);
     e->hidden = gy_carve_take(c, (size_t)e->m->d.n_embd, sizeof *e->hidden);
-    for (size_t i = 0; c->base && i < n; i++) e->handoff[i].told = told + i * (loops + 1);
+    for (size_t i = 0; c->base && i < n; i++) {
+        e->handoff[i].told = told + 2 * i * (loops + 1);
+        e->handoff[i].next = e->handoff[i].told + loops + 1;
+    }
 }
 
 static void lay_out(gy_engine *e, gy_carve *c) {

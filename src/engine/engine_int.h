@@ -55,6 +55,8 @@ typedef struct gy_handoff { /* handoff.c */
     struct gy_req *q; /* EXPORT */
     gy_export x;
     int32_t *told; /* [n_loop + 1] what on_planes said last */
+    int32_t *next; /* [n_loop + 1] how far it was after step next_no */
+    int64_t next_no;
 } gy_handoff;
 
 typedef struct gy_req {         /* request lifetime: one allocation, with its arrays behind it */
@@ -129,7 +131,10 @@ struct gy_engine {
     gy_choice **by_job;  /* [max_job] */
     gy_handoff *handoff; /* [o.max_handoff] */
     int32_t n_handoff;
-    int32_t *planes;   /* [n_loop] */
+    /* Steps that have begun; of them those whose device work is known to be done. What a step wrote may be told to who
+     * reads it from outside the device's order, and what it may still write be given to who writes from there, from
+     * done_no on. */
+    int64_t step_no, done_no;
     float *hidden;     /* [n_embd] */
     gy_flight *flight; /* [n_flight] */
     float *gate_log;   /* [n_flight, depth] raw gates of flights whose request wants them */

@@ -41,9 +41,10 @@ static gy_handoff *take(gy_engine *e, gy_handoff_kind kind) {
     for (int32_t i = 0; i < e->o.max_handoff; i++) {
         gy_handoff *h = &e->handoff[i];
         if (h->kind != GY_HANDOFF_FREE) continue;
-        int32_t *told = h->told;
+        int32_t *told = h->told, *next = h->next;
         memset(told, 0, ((size_t)e->m->d.n_loop + 1) * sizeof *told);
-        *h = (gy_handoff){.kind = kind, .kv_seq = -1, .flight = -1, .told = told};
+        memset(next, 0, ((size_t)e->m->d.n_loop + 1) * sizeof *next);
+        *h = (gy_handoff){.kind = kind, .kv_seq = -1, .flight = -1, .told = told, .next = next};
         e->n_handoff++;
         return h;
     }
@@ -90,12 +91,11 @@ gy_status gy_engine_submit_export(gy_engine *e, const gy_request *r, const gy_ex
     return GY_OK;
 }
 
-static void tell_planes(const gy_engine *e, gy_handoff *h, const int32_t *core, int32_t boundary) {
-    int32_t n = e->m->d.n_loop;
-    if (!memcmp(h->told, core, (size_t)n * sizeof *core) && h->told[n] == boundary) return;
-    memcpy(h->told, core, (size_t)n * sizeof *core);
-    h->told[n] = boundary;
-    h->x.on_planes(h->x.arg, h->id, h->told, n, boundary);
+static void tell_planes(const gy_engine *e, gy_handoff *h) {
+    size_t n = (size_t)e->m->d.n_loop + 1;
+    if (!memcmp(h->told, h->next, n * sizeof *h->next)) return;
+    memcpy(h->told, h->next, n * sizeof *h->next);
+    h->x.on_planes(h->x.arg, h->id, h->told, (int32_t)n - 1, h->told[n - 1]);
 }
 
 /* Prelude layers write when a token enters, coda layers when it is done. */
@@ -104,25 +104,36 @@ static int32_t boundary_done(const gy_engine *e, const gy_job_info *info) {
     return e->m->d.n_layer[GY_CODA] ? info->n_done : info->n_entered;
 }
 
+static void look(const gy_engine *e, gy_handoff *h) {
+    gy_job_info info;
+    gy_sched_job_info(e->sched, h->q->choice[0].job, &info);
+    if (info.state != GY_JOB_PREFILL) return;
+    gy_sched_planes_done(e->sched, h->q->choice[0].job, h->next);
+    h->next[e->m->d.n_loop] = boundary_done(e, &info);
+    h->next_no = e->step_no;
+}
+
+/* The scheduler counts what is queued; readers outside the device's order are told what is done. Where a step ends
+ * while its work goes on, that is what the step before had queued. */
 void gy_handoff_tell(gy_engine *e) {
     for (int32_t i = 0; e->n_handoff && i < e->o.max_handoff; i++) {
         gy_handoff *h = &e->handoff[i];
-        gy_job_info info;
         if (h->kind != GY_HANDOFF_EXPORT) continue;
-        gy_sched_job_info(e->sched, h->q->choice[0].job, &info);
-        if (info.state != GY_JOB_PREFILL) continue;
-        gy_sched_planes_done(e->sched, h->q->choice[0].job, e->planes);
-        tell_planes(e, h, e->planes, boundary_done(e, &info));
+        if (h->next_no <= e->done_no) tell_planes(e, h);
+        look(e, h);
+        if (h->next_no <= e->done_no) tell_planes(e, h);
     }
 }
 
+/* The state is read first: that waits for all that was queued before, the planes with it. */
 void gy_handoff_done(gy_engine *e, const gy_logit_item *it, int32_t state) {
     gy_choice *c = it->c;
     gy_handoff *h = c->req->handoff;
     int32_t n_prompt = c->req->r.n_prompt, n_gate = c->req->r.want_gates ? e->flight[it->flight].n_gate : 0;
-    for (int32_t d = 0; d < e->m->d.n_loop; d++) e->planes[d] = n_prompt;
-    tell_planes(e, h, e->planes, gy_desc_boundary_layers(&e->m->d) ? n_prompt : 0);
     gy_loop_get_state(e->loop, state, e->hidden);
+    for (int32_t d = 0; d < e->m->d.n_loop; d++) h->next[d] = n_prompt;
+    h->next[e->m->d.n_loop] = gy_desc_boundary_layers(&e->m->d) ? n_prompt : 0;
+    tell_planes(e, h);
     h->x.on_hidden(h->x.arg, h->id, e->hidden, it->loops,
                    n_gate ? e->gate_log + (size_t)it->flight * (size_t)e->depth : NULL, n_gate);
     h->flight = it->flight;
@@ -216,6 +227,14 @@ static gy_status no_blocks(const gy_request *r, gy_err *err) {
     return gy_err_set(err, GY_AGAIN, "no KV blocks for a prompt of %d tokens now; try again later", r->n_prompt);
 }
 
+/* Blocks that are free may be written yet by what ended without being waited for; a writer from outside is not in the
+ * device's order. */
+static gy_status catch_up(gy_engine *e) {
+    if (e->done_no == e->step_no) return GY_OK;
+    if (!gy_engine_is_lost(e)) e->done_no = e->step_no;
+    return e->lost.status;
+}
+
 gy_status gy_engine_import_open(gy_engine *e, const gy_request *r, gy_err *err, int32_t *import_out,
                                 int32_t *n_have_out) {
     int64_t need[GY_KV_GROUPS];
@@ -224,6 +243,7 @@ gy_status gy_engine_import_open(gy_engine *e, const gy_request *r, gy_err *err, 
     GY_TRY(check_can(e, r, err));
     need_of(e, r, need);
     if (!gy_sched_spare(e->sched, need)) return no_blocks(r, err);
+    if (catch_up(e) < 0) return *err = e->lost, e->lost.status;
     gy_handoff *h = take(e, GY_HANDOFF_IMPORT);
     if (!h) return no_place(e, err);
     h->id = (int32_t)(h - e->handoff);

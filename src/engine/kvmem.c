@@ -34,11 +34,6 @@ gy_status gy_kvmem_open(gy_kvmem *s, gy_backend *be, const gy_kv_config *c, cons
                         gy_err *err) {
     gy_status st = GY_OK;
     *s = (gy_kvmem){.be = be, .is_lent = lender != NULL};
-    if (lender && !be->is_host)
-        return gy_err_set(err, GY_E_UNSUPPORTED,
-                          "KV that other processes write into lies in host memory, which backend %s cannot compute on; "
-                          "run it without prefill and decode workers",
-                          be->ops->name);
     for (int g = 0; g < GY_KV_GROUPS && st == GY_OK; g++) st = open_arena(s, c, (gy_kv_group)g, lender, err);
     if (st == GY_OK) st = gy_kv_create(c, s->arena, err, &s->kv);
     if (st != GY_OK) {

@@ -16,8 +16,9 @@ typedef struct gy_kvmem {
     int is_lent; /* arenas are another's */
 } gy_kvmem;
 
-/* Arenas that somebody else owns (regions that other processes write into): zeroed, page aligned, kept until after
- * gy_kvmem_close. Called once for each group that is not empty, in order. NULL: there is no memory. */
+/* Arenas that somebody else owns (regions that other processes write into): memory that the backend computes on,
+ * zeroed, page aligned, kept until after gy_kvmem_close. Called once for each group that is not empty, in order. NULL:
+ * there is no memory. */
 typedef struct gy_kvmem_lender {
     void *(*memory)(void *arg, int group, size_t bytes);
     void *arg;

@@ -362,6 +362,7 @@ gy_status gy_engine_step(gy_engine *e, gy_err *err) {
     if (e->lost.status < 0) return *err = e->lost, e->lost.status;
     drop_cancelled(e);
     if (gy_sched_idle(e->sched)) return GY_DONE;
+    e->step_no++;
     gy_sched_admit(e->sched, t);
     for (int32_t f; (f = gy_sched_landed(e->sched)) >= 0;) gy_handoff_land(e, f, choice_of(e, f));
     int32_t n = 0;
@@ -372,6 +373,7 @@ gy_status gy_engine_step(gy_engine *e, gy_err *err) {
         if (!done) break;
     }
     if (gy_engine_is_lost(e)) return *err = e->lost, e->lost.status;
+    e->done_no = e->step_no;
     gy_handoff_tell(e);
     e->stats.n_step++;
     e->n_idle = n || e->n_handoff ? 0 : e->n_idle + 1; /* open imports may hold what the others wait for */

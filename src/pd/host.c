@@ -453,7 +453,10 @@ void gy_host_close(gy_host *h) {
         gy_proc_close(h);
     gy_coord_destroy(h->coord);
     gy_spawner_destroy(h->spawner);
-    for (int32_t i = 0; i < h->n_worker; i++) gy_proc_detach(&h->slot[i]);
+    for (int32_t i = 0; i < h->n_worker; i++) {
+        gy_proc_detach(&h->slot[i]);
+        gy_mem_free(h->slot[i].device);
+    }
     for (size_t i = 0; i < h->n_arg; i++) gy_mem_free(h->argv_text[i]);
     if (h->timer_fd >= 0) close(h->timer_fd);
     if (h->epoll_fd >= 0) close(h->epoll_fd);

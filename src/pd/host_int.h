@@ -29,6 +29,7 @@ typedef struct gy_remote { /* of a slot whose worker is on another host */
 typedef struct gy_slot {
     gy_host_worker w;
     gy_msg_stats past; /* what earlier lives counted */
+    char *device;      /* of a process, for its command line; owned, may be NULL */
     gy_chan *chan;     /* NULL unless somebody has the other end */
     int pidfd;         /* -1: no process */
     int doomed;        /* to be ended at the top of the turn */

@@ -40,12 +40,16 @@ static void end_process(gy_slot *s) {
 }
 
 static gy_status start(gy_host *h, gy_slot *s, int64_t now_ns, gy_err *err) {
-    const char *argv[GY_HOST_MAX_ARGS + 3];
+    const char *argv[GY_HOST_MAX_ARGS + 5] = {NULL};
+    size_t n = h->n_arg;
     int fd[2];
-    memcpy(argv, h->argv_text, h->n_arg * sizeof *argv);
-    argv[h->n_arg] = "--role";
-    argv[h->n_arg + 1] = gy_role_name(s->w.role);
-    argv[h->n_arg + 2] = NULL;
+    memcpy(argv, h->argv_text, n * sizeof *argv);
+    argv[n++] = "--role";
+    argv[n++] = gy_role_name(s->w.role);
+    if (s->device) {
+        argv[n++] = "--device";
+        argv[n] = s->device;
+    }
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd) < 0)
         return gy_err_set(err, GY_E_IO, "worker %d: no control channel: %s", gy_slot_index(h, s), strerror(errno));
     gy_status st = gy_spawner_start(h->spawner, argv, fd[1], err, &s->w.pid, &s->pidfd);
@@ -160,6 +164,11 @@ static gy_status copy_args(gy_host *h, gy_err *err) {
         if (!h->argv_text[h->n_arg]) return gy_err_set(err, GY_E_NOMEM, "no memory for workers");
     }
     h->o.argv = NULL;
+    for (int32_t i = 0; h->o.device && i < h->n_worker; i++) {
+        h->slot[i].device = gy_mem_strdup(GY_MEM_PD, h->o.device[i]);
+        if (!h->slot[i].device) return gy_err_set(err, GY_E_NOMEM, "no memory for workers");
+    }
+    h->o.device = NULL;
     return GY_OK;
 }
 

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { N_KEPT = 4, MAX_ENV = N_KEPT + 3, HIGH_FD = 10 };
+enum { N_KEPT = 5, MAX_ENV = N_KEPT + 3, HIGH_FD = 10 };
 
 typedef struct order {
     const char *const *argv;
@@ -154,9 +154,10 @@ static gy_status add_env(gy_spawner *s, size_t *n, const char *text) {
     return s->env[(*n)++] ? GY_OK : GY_E_NOMEM;
 }
 
-/* What the parent's environment says of UCX is nobody's wish: it is not passed on. */
+/* What the parent's environment says of UCX is nobody's wish: it is not passed on. Which GPUs there are, and how they
+ * are numbered, is the same for all. */
 static gy_status choose_env(gy_spawner *s) {
-    static const char *const kept[N_KEPT] = {"PATH=", "HOME=", "LANG=", "LD_LIBRARY_PATH="};
+    static const char *const kept[N_KEPT] = {"PATH=", "HOME=", "LANG=", "LD_LIBRARY_PATH=", "CUDA_VISIBLE_DEVICES="};
     size_t n = 0;
     for (size_t i = 0; i < N_KEPT; i++)
         for (char **e = environ; e && *e; e++)

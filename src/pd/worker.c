@@ -402,10 +402,22 @@ size_t gy_worker_slot_bytes(const gy_model_desc *d, int32_t depth) {
     return gate_off(d) + GY_ALIGN_UP(2 * sizeof(int32_t) + (size_t)depth * sizeof(float), 64);
 }
 
+/* NULL without a word: the engine says how much could not be had. */
+static gy_status lend_device(gy_worker *w, int group, size_t bytes, int32_t *region_out) {
+    const gy_device *dev = w->o.xfer.device;
+    void *mem = dev->alloc(dev->arg, bytes);
+    if (!mem) return GY_E_NOMEM;
+    w->device_mem[group] = mem;
+    return gy_xfer_region_map(w->x, mem, bytes, &w->lend_err, region_out);
+}
+
 static void *lend_region(void *arg, int group, size_t bytes) {
     gy_worker *w = arg;
     int32_t region;
-    if (gy_xfer_region_alloc(w->x, bytes, &w->lend_err, &region, &w->mem[group]) < 0) return NULL;
+    gy_status st = w->o.xfer.device ? lend_device(w, group, bytes, &region)
+                                    : gy_xfer_region_alloc(w->x, bytes, &w->lend_err, &region, &w->mem[group]);
+    if (st < 0) return NULL;
+    if (w->o.xfer.device) w->mem[group] = w->device_mem[group];
     GY_CHECK(region == group);
     w->n_region = region + 1;
     return w->mem[group];
@@ -546,6 +558,8 @@ void gy_worker_close(gy_worker *w) {
     gy_engine_close(w->e);
     for (gy_peer *p = w->peers; p; p = p->next) p->x = NULL; /* dropped by this, and not mended */
     gy_xfer_close(w->x);
+    for (int g = 0; g < GY_KV_GROUPS; g++)
+        if (w->device_mem[g]) w->o.xfer.device->free(w->o.xfer.device->arg, w->device_mem[g]);
     for (gy_part *t = w->first, *next; t; t = next) {
         next = t->next;
         gy_part_free(t);

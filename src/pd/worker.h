@@ -32,7 +32,8 @@ typedef struct gy_worker_opts {
     gy_model *model;       /* borrowed */
     gy_engine_opts engine; /* max_handoff >= 1, in each direction: workers that do both would wait for each other if
                               imports could take the places of exports. Its KV arenas are the transfer's regions */
-    gy_xfer_opts xfer;     /* kind, limits, across_hosts, ...: callbacks and user are the worker's */
+    gy_xfer_opts xfer;     /* kind, limits, across_hosts, ...: callbacks and user are the worker's. device: the one that
+                              the model is on (gy_backend_get_device); NULL: its memory is the host's */
     int32_t role;          /* gy_pd_role bits */
     uint64_t epoch;        /* of this process: random */
     uint8_t fingerprint[32];
@@ -64,7 +65,8 @@ int gy_worker_is_stopping(const gy_worker *w);         /* STOP came: new work is
 const gy_engine *gy_worker_engine(const gy_worker *w); /* for what only reads */
 
 /* ---- transfer half ---- */
-int gy_worker_xfer_turn(gy_worker *w); /* how many things happened */
+gy_status gy_worker_xfer_begin(gy_worker *w, gy_err *err); /* first, on the thread that it is to have */
+int gy_worker_xfer_turn(gy_worker *w);                     /* how many things happened */
 void gy_worker_xfer_wait(gy_worker *w, int timeout_ms);
 void gy_worker_xfer_wake(gy_worker *w); /* any thread */
 

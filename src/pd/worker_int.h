@@ -182,6 +182,7 @@ struct gy_worker {
     gy_xfer *x;
     gy_engine *e;
     void *mem[GY_WORKER_REGIONS];
+    void *device_mem[GY_KV_GROUPS]; /* of these what lies on the device of o.xfer */
     int32_t n_region;
     gy_err lend_err;
     gy_seg_group group[GY_KV_GROUPS]; /* n_block_dst is the peer's */

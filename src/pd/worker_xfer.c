@@ -181,6 +181,10 @@ static void publish(gy_worker *w) {
     atomic_store_explicit(&w->counts.inflight, (int64_t)s.inflight_bytes, memory_order_relaxed);
 }
 
+gy_status gy_worker_xfer_begin(gy_worker *w, gy_err *err) {
+    return gy_xfer_bind(w->x, err);
+}
+
 int gy_worker_xfer_turn(gy_worker *w) {
     atomic_store(&w->is_woken, 0);
     int n = take_all(w);

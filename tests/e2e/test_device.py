@@ -122,6 +122,23 @@ def test_lost_while_it_runs(place, n):
     assert "it fell off the bus" in err and whole.startswith(out.rstrip("\n")) and len(out) < len(whole)
 
 
+PROMPTS = ["--prompt", "hi", "--prompt", "a longer one, of several blocks of KV, that crosses from one device to the other"]
+WAYS = [[], ["--temperature", "0.9", "--seed", "7"], ["--exit", "gate", "--exit-threshold", "0.6", "--min-loops", "1"]]
+
+
+@pytest.mark.parametrize("how", [["--prefill", "1", "--decode", "1", "--device", "cuda:0,cuda:1"],
+                                 ["--prefill", "1", "--decode", "2", "--device", "cuda"],
+                                 ["--hybrid", "2", "--device", "cuda:1", "--transfer-chunk-bytes", "5000",
+                                  "--transfer-inflight-bytes", "9000", "--kv-bytes", "4M"]])
+def test_workers_on_devices(place, how):
+    """What crosses from device to device is what one engine on a device makes."""
+    for way in WAYS:
+        args = ["run", DEMO, *PROMPTS, "--max-tokens", "12", "--ignore-eos", "--json", *way]
+        want = [json.loads(x) for x in call(place, [*args, "--device", "cuda"], 0)[0].splitlines()]
+        got = [json.loads(x) for x in call(place, [*args, *how], 0)[0].splitlines()]
+        assert [(x["token_ids"], x["loops"]) for x in got] == [(x["token_ids"], x["loops"]) for x in want] != []
+
+
 def test_lost_in_a_bench(place):
     err = call(place, ["bench", "engine", DEMO, "--device", "cuda", "--concurrency", "4", "--requests", "8", "--in", "20",
                        "--out", "20"], 1, GY_FAKE_LOST=30)[1]

@@ -12,6 +12,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+enum { PAGE = 4096 };
 
 typedef struct fake {
     gy_cuda_head head;
@@ -147,6 +150,56 @@ static gy_status create(const gy_cuda_opts *o, gy_err *err, gy_backend **out) {
     f->no_mem_at = number("GY_FAKE_NOMEM", 0);
     *out = &f->head.be;
     return GY_OK;
+}
+
+/* ---- for transfers: memory of the host ---- */
+
+static gy_status dev_bind(void *arg, gy_err *err) {
+    (void)arg, (void)err;
+    return GY_OK;
+}
+
+static void *dev_alloc(void *arg, size_t bytes) {
+    fake *f = fake_of(((gy_cuda_device *)arg)->be);
+    size_t *p;
+    if (is_lost(f) || ++f->n_alloc == f->no_mem_at || bytes > f->have - f->used) return NULL;
+    p = mmap(NULL, bytes + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    *p = bytes;
+    f->used += bytes;
+    return (char *)p + PAGE;
+}
+
+static void dev_free(void *arg, void *mem) {
+    if (!mem) return;
+    size_t *p = (size_t *)((char *)mem - PAGE), bytes = *p;
+    fake_of(((gy_cuda_device *)arg)->be)->used -= bytes;
+    munmap(p, bytes + PAGE);
+}
+
+static gy_status dev_copy(void *arg, void *dst, const void *src, size_t bytes, gy_err *err) {
+    (void)arg, (void)err;
+    memmove(dst, src, bytes);
+    return GY_OK;
+}
+
+static gy_status dev_when_done(void *arg, void (*fn)(void *user), void *user, gy_err *err) {
+    (void)arg, (void)err;
+    fn(user);
+    return GY_OK;
+}
+
+__attribute__((visibility("default"))) void gy_cuda_device_entry(int32_t ordinal, gy_backend *be, gy_cuda_device *d);
+void gy_cuda_device_entry(int32_t ordinal, gy_backend *be, gy_cuda_device *d) {
+    d->be = be;
+    d->dev = (gy_device){.kind = GY_DEVICE_FAKE,
+                         .ordinal = ordinal,
+                         .arg = d,
+                         .bind = dev_bind,
+                         .alloc = dev_alloc,
+                         .free = dev_free,
+                         .copy = dev_copy,
+                         .when_done = dev_when_done};
 }
 
 __attribute__((visibility("default"))) void gy_cuda_entry(gy_cuda_abi *out);

@@ -80,6 +80,10 @@ void rig_worker_open(rig *g, int i) {
                         .now_ns = on_clock};
     o.xfer.kind = g->s.kind;
     o.xfer.mock = g->net;
+    if (g->s.on_device) {
+        fake_device_open(&w->device, 0); /* the CPU's kernels compute on it */
+        o.xfer.device = &w->device.dev;
+    }
     gy_xfer_limits_default(&o.xfer.limits);
     if (g->s.limits.chunk_bytes) o.xfer.limits = g->s.limits;
     if (gy_worker_open(&o, &err, &w->w) < 0) die("open", &err);
@@ -88,6 +92,7 @@ void rig_worker_open(rig *g, int i) {
 
 void rig_worker_close(rig_worker *w) {
     gy_worker_close(w->w);
+    fake_device_close(&w->device);
     gy_str_free(&w->out);
     gy_str_free(&w->in);
     free(w->blob);

@@ -7,6 +7,7 @@
 
 #include "pd/worker.h"
 #include "pd/xfer_mock.h"
+#include "support/fake_device.h"
 #include "support/mixed.h"
 
 #include <pthread.h>
@@ -27,6 +28,7 @@ typedef struct rig_worker {
     gy_pd_info info;
     gy_msg_stats stats;
     int n_said[GY_MSG_LEAVING + 1];
+    fake_device device;
     const int64_t *clock; /* what it takes for the time; NULL: the real one */
     /* With threads: */
     pthread_mutex_t lock; /* of in and out */
@@ -46,8 +48,9 @@ typedef struct rig_setup {
     const void *patch_arg;
     gy_status (*compile)(void *user, int32_t kind, const char *text, int32_t n, gy_err *err, gy_grammar **out,
                          const gy_grammar_vocab **vocab_out);
-    int may_fail; /* a worker that fails is dead, as the process that it is the end of; else it is an error */
-    int is_bare;  /* another coordinator: READY is not read, nobody is connected */
+    int may_fail;  /* a worker that fails is dead, as the process that it is the end of; else it is an error */
+    int is_bare;   /* another coordinator: READY is not read, nobody is connected */
+    int on_device; /* KV lies on a made-up device, one for each worker */
     gy_model *each[RIG_MAX]; /* a model for each worker, for threads; NULL: the one of rig_open */
 } rig_setup;
 

@@ -127,6 +127,30 @@ static void test_ucx(void **state) {
     all_layouts(&(rig_setup){.kind = GY_XFER_UCX, TWO, .limits = SMALL, .patch = patch, .patch_arg = &none}, "ucx");
 }
 
+/* KV that lies on a device crosses from device to device, what is beside it through the host; copies of the device show
+ * it, and that all of it is given back. */
+static void test_device(void **state) {
+    static const gy_xfer_kind kinds[] = {GY_XFER_LOOPBACK, GY_XFER_MOCK, GY_XFER_UCX};
+    static const char *const models[] = {"ouro-tiny", "huginn-tiny", "nanbeige-tiny"};
+    const caching some = {.p = 1, .p_chunk = 7};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        rig_setup s = {.kind = kinds[i], TWO, .limits = SMALL, .patch = patch, .patch_arg = &some, .on_device = 1};
+        if (kinds[i] == GY_XFER_MOCK) s.mock = (gy_mock_opts)BAD_NET;
+        if (kinds[i] == GY_XFER_UCX && !HAS_UCX) continue;
+        open_scene(models[i], i ? GY_F32 : GY_BF16, GY_KV_LAST_EXITED);
+        rig_open(&sc.g, &s, &sc.s, sc.env.m, 1);
+        add_calls();
+        rig_run(&sc.g);
+        expect_same("device");
+        rig_idle(&sc.g);
+        assert_true(kinds[i] == GY_XFER_UCX || sc.g.w[0].device.n_copy > MAX_CALL);
+        assert_int_equal(sc.g.w[0].device.n_alloc, i == 1 ? 2 : 1); /* huginn has a boundary */
+        rig_close(&sc.g);
+        gold_close(&sc.env);
+    }
+}
+
 /* The same requests twice over, so that the second round finds the first one's prefixes. */
 static void run_twice(const rig_setup *s, const char *what) {
     rig_open(&sc.g, s, &sc.s, sc.env.m, 3);
@@ -987,31 +1011,19 @@ static void test_threads(void **state) {
 int main(int argc, char **argv) {
     cmocka_set_test_filter(argc > 1 ? argv[1] : filter);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_loopback),
-        cmocka_unit_test(test_ucx),
-        cmocka_unit_test(test_caches),
-        cmocka_unit_test(test_budgets),
-        cmocka_unit_test(test_mock),
-        cmocka_unit_test(test_many_workers),
-        cmocka_unit_test(test_conformance_vector),
-        cmocka_unit_test(test_pages),
-        cmocka_unit_test(test_hidden_row_only),
-        cmocka_unit_test(test_least_transfer),
-        cmocka_unit_test(test_timings),
-        cmocka_unit_test(test_stats),
-        cmocka_unit_test(test_no_memory_in_turns),
-        cmocka_unit_test(test_give_up),
-        cmocka_unit_test(test_death),
-        cmocka_unit_test(test_rejected),
-        cmocka_unit_test(test_places),
-        cmocka_unit_test(test_notes),
-        cmocka_unit_test(test_bad_slot),
-        cmocka_unit_test(test_peer_gone),
-        cmocka_unit_test(test_gone_meanwhile),
-        cmocka_unit_test(test_too_many_ops),
-        cmocka_unit_test(test_grammar),
-        cmocka_unit_test(test_open_fails),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_loopback),       cmocka_unit_test(test_ucx),
+        cmocka_unit_test(test_caches),         cmocka_unit_test(test_budgets),
+        cmocka_unit_test(test_device),         cmocka_unit_test(test_mock),
+        cmocka_unit_test(test_many_workers),   cmocka_unit_test(test_conformance_vector),
+        cmocka_unit_test(test_pages),          cmocka_unit_test(test_hidden_row_only),
+        cmocka_unit_test(test_least_transfer), cmocka_unit_test(test_timings),
+        cmocka_unit_test(test_stats),          cmocka_unit_test(test_no_memory_in_turns),
+        cmocka_unit_test(test_give_up),        cmocka_unit_test(test_death),
+        cmocka_unit_test(test_rejected),       cmocka_unit_test(test_places),
+        cmocka_unit_test(test_notes),          cmocka_unit_test(test_bad_slot),
+        cmocka_unit_test(test_peer_gone),      cmocka_unit_test(test_gone_meanwhile),
+        cmocka_unit_test(test_too_many_ops),   cmocka_unit_test(test_grammar),
+        cmocka_unit_test(test_open_fails),     cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,10 @@
 /* libucp, loaded when the first transfer over it opens. It is not linked: that alone would let its memory hooks
  * (libucm) into every process that never moves KV, and ThreadSanitizer does not survive them. Builds need its headers
- * only.
+ * only, of 1.13 or later: what runs may be newer.
+ *
+ * Looked for: where -DUCX_ROOT said when this was built; else as libucx/lib/libucp.so.0 beside the program (or
+ * libgyre.so), or in ../lib from there, which is how the wheel libucx-cu13 unpacks; else where the system looks. The
+ * first that is there is taken. GPU memory needs one that was built with CUDA, which Debian's is not.
  */
 #ifndef GY_PD_UCX_API_H
 #define GY_PD_UCX_API_H
@@ -10,6 +14,7 @@
 #include <ucp/api/ucp.h>
 
 #define GY_UCX_CALLS(X)                                                                                                \
+    X(ucp_get_version_string)                                                                                          \
     X(ucp_init_version)                                                                                                \
     X(ucp_cleanup)                                                                                                     \
     X(ucp_config_read)                                                                                                 \
@@ -50,5 +55,6 @@ typedef struct gy_ucx_api {
 /* Any thread; loads once per process. GY_E_IO: the library is not there, or not all of these are in it. */
 gy_status gy_ucx_load(gy_err *err);
 const gy_ucx_api *gy_ucx(void); /* after a load that succeeded */
+const char *gy_ucx_path(void);  /* of what was loaded; "" before */
 
 #endif

@@ -58,6 +58,7 @@ gy_status gy_xfer_region_map(gy_xfer *x, void *mem, size_t bytes, gy_err *err, i
         return gy_err_set(err, GY_E_ARG, "transfer: memory of a device at %p, expected %s", mem,
                           x->o.device ? "an address" : "gy_xfer_opts to name the device");
     gy_xfer_region r = {.mem = mem, .bytes = bytes, .is_device = 1};
+    GY_TRY(gy_xfer_bind(x, err));
     GY_TRY(x->ops->region_map(x, err, &r));
     x->region[x->n_region] = r;
     *region_out = x->n_region++;
@@ -71,6 +72,7 @@ gy_status gy_xfer_export(gy_xfer *x, void *blob, size_t cap, size_t *len_out, gy
 }
 
 gy_status gy_xfer_import(gy_xfer *x, const void *blob, size_t len, gy_err *err, gy_xfer_peer **out) {
+    GY_TRY(gy_xfer_bind(x, err));
     gy_xfer_peer *p = gy_mem_alloc(GY_MEM_PD, 1, sizeof *p);
     if (!p) return gy_err_set(err, GY_E_NOMEM, "transfer: no memory for a peer");
     p->x = x;

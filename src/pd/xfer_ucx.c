@@ -498,8 +498,10 @@ static gy_status configure(const gy_xfer_opts *o, ucp_config_t *c, gy_err *err) 
                           "transfer: across hosts the network devices must be named (eth0, mlx5_0:1, ...)");
     GY_TRY(set(c, "NET_DEVICES", o->devices ? o->devices : o->peer_errors ? "lo" : "all", err));
     GY_TRY(set(c, "ADAPTIVE_PROGRESS", "n", err)); /* ucx_wait says why */
-    /* Else a connection to a host that does not answer is waited for inside of post and import, for minutes. */
-    return o->across_hosts ? set(c, "CONN_NB", "y", err) : GY_OK;
+    if (!o->across_hosts) return GY_OK;
+    /* Else a connection to a host that does not answer is waited for inside of post and import, for minutes. 1.13 knows
+     * it by the first name, 1.22 by the second. */
+    return gy_ucx()->ucp_config_modify(c, "CONN_NB", "y") == UCS_OK ? GY_OK : set(c, "TCP_CONN_NB", "y", err);
 }
 
 static gy_status open_context(ux *u, const gy_xfer_opts *o, gy_err *err) {

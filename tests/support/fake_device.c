@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+static fake_device *all; /* open ones: a GPU reaches its neighbours' memory. Opened and closed by one thread */
+
 static _Noreturn void fail(const char *what) {
     fprintf(stderr, "fake device: %s\n", what);
     abort();
@@ -51,18 +53,19 @@ static void give(void *arg, void *mem) {
 }
 
 /* Where the CPU may touch it: what lies in no allocation is the host's. */
-static char *reach(const fake_device *f, const void *p) {
+static char *reach(const void *p) {
     const char *c = p;
-    for (int i = 0; i < FAKE_MAX_ALLOC; i++)
-        if (f->at[i].shown && c >= f->at[i].shown && c < f->at[i].shown + f->at[i].bytes)
-            return f->at[i].real + (c - f->at[i].shown);
+    for (const fake_device *f = all; f; f = f->next)
+        for (int i = 0; i < FAKE_MAX_ALLOC; i++)
+            if (f->at[i].shown && c >= f->at[i].shown && c < f->at[i].shown + f->at[i].bytes)
+                return f->at[i].real + (c - f->at[i].shown);
     return (char *)(uintptr_t)p;
 }
 
 static gy_status copy(void *arg, void *dst, const void *src, size_t bytes, gy_err *err) {
     fake_device *f = arg;
     (void)err;
-    memmove(reach(f, dst), reach(f, src), bytes);
+    memmove(reach(dst), reach(src), bytes);
     f->n_copy++;
     return GY_OK;
 }
@@ -95,8 +98,13 @@ void fake_device_open(fake_device *f, int is_guarded) {
                          .free = give,
                          .copy = copy,
                          .when_done = when_done};
+    f->next = all;
+    all = f;
 }
 
 void fake_device_close(fake_device *f) {
+    fake_device **at = &all;
     if (f->n_alloc) fail("memory was not freed");
+    while (*at && *at != f) at = &(*at)->next;
+    if (*at) *at = f->next;
 }

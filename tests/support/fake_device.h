@@ -25,6 +25,7 @@ typedef struct fake_device {
     } at[FAKE_MAX_ALLOC];
     fake_bell bells[FAKE_MAX_BELL]; /* [n_bell], while holds_bells */
     int n_bell;
+    struct fake_device *next;
 } fake_device;
 
 void fake_device_open(fake_device *f, int is_guarded);

@@ -7,6 +7,7 @@
 #include "cli/cli_bench_args.h"
 #include "cli/cli_bench_floor.h"
 #include "cli/cli_bench_layout.h"
+#include "cli/cli_bench_pd.h"
 #include "cli/cli_bench_report.h"
 #include "cli/cli_bench_run.h"
 #include "cli/cli_engine.h"
@@ -54,7 +55,7 @@ typedef struct bench_set {
     size_t n;
     bench *b;            /* [n] in the arena */
     gy_bench_cell *cell; /* [n] in the arena; NULL: no cells */
-    gy_str json;         /* cells: a list that grows */
+    gy_str json, csv;    /* cells: what grows with each */
 } bench_set;
 
 /* ---- the model ---- */
@@ -149,6 +150,7 @@ static gy_status make_load(bench *b, gy_err *err) {
                                    .n_turn = 1,
                                    .concurrency = b->load.concurrency,
                                    .in = b->load.in,
+                                   .in_spread = b->load.in_spread,
                                    .out = b->load.out,
                                    .seed = b->load.seed ^ WARMUP_SEED};
     b->items = make_items(b, &b->load);
@@ -225,9 +227,16 @@ static gy_status cell_prefix(const bench *b, gy_err *err) {
 static gy_status settle_all(bench_set *set, gy_err *err) {
     for (size_t i = 0; i < set->n; i++)
         if (gy_bench_settle(set->b[i].a, err, &set->b[i].load) < 0) return cell_prefix(&set->b[i], err);
-    if (set->cell && (set->a->bench.layouts || set->a->bench.compare || set->a->bench.csv_file))
-        return gy_err_set(err, GY_E_ARG, "--cell: does not go together with --layouts, --compare, --csv");
-    return gy_bench_layouts_of(set->a, gy_cpu_count_physical(), err, set->b->layout, &set->b->n_layout);
+    if (set->cell && set->a->bench.compare)
+        return gy_err_set(err, GY_E_ARG, "--cell: does not go together with --compare");
+    for (size_t i = 0; i < set->n; i++) {
+        bench *b = &set->b[i];
+        if (gy_bench_layouts_of(b->a, gy_cpu_count_physical(), err, b->layout, &b->n_layout) < 0)
+            return cell_prefix(b, err);
+        if (!b->n_layout != !set->b->n_layout)
+            return gy_err_set(err, GY_E_ARG, "--cell: found some with --layouts and some without, expected one kind");
+    }
+    return GY_OK;
 }
 
 static int32_t max_i32(int32_t a, int32_t b) {
@@ -388,7 +397,8 @@ static gy_status bench_go(bench *b, gy_err *err) {
 
 static gy_bench_setup bench_setup(const bench *b) {
     const gy_args *a = b->a;
-    return (gy_bench_setup){.model = a->bench.synthetic ? a->bench.synthetic : b->m->dir,
+    return (gy_bench_setup){.cell = b->name,
+                            .model = a->bench.synthetic ? a->bench.synthetic : b->m->dir,
                             .synthetic = a->bench.synthetic != NULL,
                             .family = b->m->d.family,
                             .dtype = b->m->act == GY_BF16 ? "bf16" : "f32",
@@ -443,10 +453,17 @@ static gy_status report_to(const bench *b, gy_str *s, gy_err *err) {
 /* A cell's line is told when it is measured; its figures join the list. */
 static gy_status report_cell(bench_set *set, const bench *b, gy_str *s, gy_err *err) {
     const gy_bench_setup u = bench_setup(b);
-    if (!set->json.len) gy_bench_put_cell_head(s);
-    gy_bench_put_cell(b->name, b->series, b->differ, s);
-    if (!is_stdout(set->a->bench.json_file)) GY_TRY(gy_bench_write("", "-", s, err));
+    if (b->n_layout) {
+        gy_bench_put_table(&u, b->series, b->n_series, b->differ, s);
+        gy_str_putc(s, '\n');
+    } else {
+        if (!set->json.len) gy_bench_put_cell_head(s);
+        gy_bench_put_cell(b->name, b->series, b->differ, s);
+    }
+    if (!is_stdout(set->a->bench.json_file) && !is_stdout(set->a->bench.csv_file))
+        GY_TRY(gy_bench_write("", "-", s, err));
     gy_str_clear(s);
+    gy_bench_put_csv(&u, b->series, b->n_series, &set->csv);
     gy_str_puts(&set->json, set->json.len ? "," : "[");
     gy_bench_put_json(&u, b->series, b->n_series, b->differ, &set->json);
     return GY_OK;
@@ -460,10 +477,11 @@ static gy_status bench_report(bench_set *set, const bench *b, gy_err *err) {
 }
 
 static gy_status set_report(bench_set *set, gy_err *err) {
-    const char *path = set->a->bench.json_file;
-    if (!set->cell || !path) return GY_OK;
+    const char *path = set->a->bench.json_file, *csv = set->a->bench.csv_file;
+    if (!set->cell) return GY_OK;
     gy_str_puts(&set->json, set->json.len ? "]\n" : "[]\n");
-    return gy_bench_write("--json", path, &set->json, err);
+    if (path) GY_TRY(gy_bench_write("--json", path, &set->json, err));
+    return csv ? gy_bench_write("--csv", csv, &set->csv, err) : GY_OK;
 }
 
 static int bench_verdict(const bench *b) {
@@ -488,6 +506,7 @@ static void set_close(bench_set *set) {
     gy_cli_model_close(&set->m);
     remove_synthetic(set);
     gy_str_free(&set->json);
+    gy_str_free(&set->csv);
 }
 
 /* A cell that fails does not keep the others from running. */
@@ -517,8 +536,10 @@ static int bench_engine(const gy_args *a) {
 
 int gy_cmd_bench(const gy_args *a) {
     static const char usage[] = "usage: gyre bench engine (MODEL | --synthetic SHAPE) [options]\n"
+                                "       gyre bench pd (MODEL | --synthetic SHAPE) [--part P] [options]\n"
                                 "       gyre bench serve --url URL [options]\n\n"
                                 "  engine   the engine under a workload (gyre bench --help lists the options)\n"
+                                "  pd       prefill and decode workers beside replicas, on set workloads\n"
                                 "  serve    any OpenAI server under load (gyre bench serve --help)\n\n"
                                 "Programs of their own, built beside gyre (./do bench runs them):\n"
                                 "  gyre-bench-ops      single operations against the machine's ceilings\n"
@@ -529,7 +550,11 @@ int gy_cmd_bench(const gy_args *a) {
         return GY_CLI_USAGE;
     }
     if (!strcmp(a->pos[0], "engine")) return bench_engine(a);
-    gy_err_set(&err, GY_E_ARG, "bench: found '%.40s', expected engine or serve (gyre bench lists what there is)",
+    if (!strcmp(a->pos[0], "pd")) {
+        gy_args pd;
+        return gy_bench_pd_args(a, &err, &pd) < 0 ? gy_cli_fail(&err) : bench_engine(&pd);
+    }
+    gy_err_set(&err, GY_E_ARG, "bench: found '%.40s', expected engine, pd or serve (gyre bench lists what there is)",
                a->pos[0]);
     return gy_cli_fail(&err);
 }

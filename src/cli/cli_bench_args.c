@@ -23,7 +23,8 @@ static const gy_opt rows[] = {
     {"users", GY_OPT_I32, AT(users), "S", 1, 65536, "4", "session: conversations at once"},
     {"turns", GY_OPT_I32, AT(turns), "T", 1, 65536, "4", "session: turns of each"},
     {"in", GY_OPT_STR, AT(in), "LEN[:LEN2]", 0, 0, "128",
-     "prompt tokens of a request (session: new ones of a turn); LEN:LEN2: each length between as likely"},
+     "prompt tokens of a request (session: new ones of a turn); LEN:LEN2: each length between as likely; LEN,LEN2: the "
+     "one and the other by turns; sharegpt: as people's prompts, log-normal, half of them below 100"},
     {"out", GY_OPT_STR, AT(out), "LEN[:LEN2]", 0, 0, "32", "output tokens of a request"},
     {"warmup", GY_OPT_I32, AT(warmup), "K", 0, BIG, "2", "requests before each repeat that are not counted"},
     {"repeat", GY_OPT_I32, AT(repeat), "R", 1, GY_BENCH_MAX_REPEAT, "3", "times; figures are medians over them"},
@@ -31,8 +32,14 @@ static const gy_opt rows[] = {
      "session: each repeat without and then with the prefix cache; prints the ratio, fails if an output differs"},
     {"layouts", GY_OPT_STR, AT(layouts), "LIST", 0, 0, NULL,
      "the same work in several ways in turns, each in processes of its own, in one table; separated by commas: engine; "
-     "2r: two replicas that share the requests out; 1p1d, 2h, 1p1d1h: workers that prefill, decode, do both. The cores "
-     "are shared out evenly over a layout's processes, or each has --threads"},
+     "2r: two replicas that share the requests out; 1p1d, 2h, 1p1d1h: workers that prefill, decode, do both; "
+     "1p1d@64M/256M: with these --transfer-chunk-bytes and -inflight-bytes; 1p1d@peer: with --transfer-errors peer. "
+     "The "
+     "cores are shared out evenly over a layout's processes, or each has --threads; devices are given out in turn"},
+    {"part", GY_OPT_WORD, AT(part), "all|headline|mixed|chat", 0, 0, "all",
+     "bench pd: which workloads. headline: 32 prompts of 2048 at once, with budgets and error modes; mixed: 128 and "
+     "4096 "
+     "by turns at 0.25 to 4 a second; chat: lengths as sharegpt"},
     {"cell", GY_OPT_LIST, AT(cells), "TEXT", 0, 0, NULL,
      "NAME and options of a workload or engine, separated by blanks: may be given several times. The model is loaded "
      "once, each cell is the command line with its options added, and makes one line of a table; --json gets a list"},
@@ -81,7 +88,7 @@ static gy_status refuse_others(const gy_args *a, gy_err *err) {
 static gy_status refuse_in_cell(const gy_opts *o, gy_err *err) {
     static const char *const never[] = {"cell",         "synthetic", "device",   "dtype",  "threads", "weights",
                                         "weights-head", "pack",      "cpu-mask", "json",   "csv",     "compare",
-                                        "layouts",      "config",    "prefill",  "decode", "hybrid",  NULL};
+                                        "config",       "prefill",   "decode",   "hybrid", NULL};
     for (const char *const *n = never; *n; n++)
         if (gy_opts_given(o, *n)) return gy_err_set(err, GY_E_ARG, "--%s: is for all cells, not for one", *n);
     return GY_OK;
@@ -154,7 +161,7 @@ gy_status gy_bench_settle(const gy_args *a, gy_err *err, gy_bench_load *out) {
     gy_bench_load l = {.kind = (gy_bench_kind)b->workload, .in = DEFAULT_IN, .out = DEFAULT_OUT, .rate = b->rate};
     GY_TRY(refuse_others(a, err));
     settle_counts(b, &l);
-    if (b->in) GY_TRY(gy_bench_parse_range(b->in, "--in", err, &l.in));
+    if (b->in) GY_TRY(gy_bench_parse_lengths(b->in, "--in", err, &l.in, &l.in_spread));
     if (b->out) GY_TRY(gy_bench_parse_range(b->out, "--out", err, &l.out));
     l.seed = a->req.seed.given ? a->req.seed.v : 0;
     if ((int64_t)l.n_stream * l.n_turn > BIG)

@@ -31,7 +31,7 @@ enum { MOST = 63 };
 static gy_status bad_layout(const char *word, size_t len, gy_err *err) {
     return gy_err_set(err, GY_E_ARG,
                       "--layouts: found '%.*s', expected engine, 2r (replicas), or workers: 1p1d (prefill, decode), 2h "
-                      "(both), 1p1d1h",
+                      "(both), 1p1d1h, 1p1d@64M/256M (chunk, in flight), 1p1d@peer",
                       (int)(len < 40 ? len : 40), word);
 }
 
@@ -46,10 +46,39 @@ static size_t read_part(const char *s, size_t len, int32_t *n_out, char *letter_
     return at + 1;
 }
 
+static gy_status read_size(const char *s, size_t len, uint64_t *out) {
+    char *end;
+    errno = 0;
+    if (!len || s[0] < '0' || s[0] > '9') return GY_E_ARG;
+    *out = strtoull(s, &end, 10);
+    const char *unit = end == s + len ? "" : strchr("KMG", *end);
+    if (errno || !*out || !unit || (*unit && end + 1 != s + len)) return GY_E_ARG;
+    for (const char *u = "KMG"; *unit; u++) {
+        *out *= 1024;
+        if (*u == *unit) break;
+    }
+    return GY_OK;
+}
+
+/* Behind the @. */
+static gy_status read_transfer(const char *s, size_t len, gy_bench_layout *l) {
+    const char *slash = memchr(s, '/', len);
+    if (len == 4 && !memcmp(s, "peer", 4)) {
+        l->peer_errors = 1;
+        return GY_OK;
+    }
+    if (!slash) return GY_E_ARG;
+    GY_TRY(read_size(s, (size_t)(slash - s), &l->chunk_bytes));
+    return read_size(slash + 1, (size_t)(s + len - slash - 1), &l->inflight_bytes);
+}
+
 static gy_status parse_layout(const char *s, size_t len, gy_err *err, gy_bench_layout *out) {
     gy_bench_layout l = {.replicas = 0};
     if (!len || len >= sizeof l.name) return bad_layout(s, len, err);
     memcpy(l.name, s, len);
+    const char *at_sign = memchr(s, '@', len);
+    if (at_sign && read_transfer(at_sign + 1, (size_t)(s + len - at_sign - 1), &l) < 0) return bad_layout(s, len, err);
+    if (at_sign) len = (size_t)(at_sign - s);
     if (!strcmp(l.name, "engine")) {
         l.replicas = 1;
         *out = l;
@@ -69,7 +98,7 @@ static gy_status parse_layout(const char *s, size_t len, gy_err *err, gy_bench_l
         *count = n;
     }
     const int both = l.hybrid || (l.prefill && l.decode), any = l.prefill || l.decode || l.hybrid;
-    if (l.replicas ? any : !both) return bad_layout(s, len, err);
+    if (l.replicas ? any || at_sign : !both) return bad_layout(s, len, err);
     if (gy_bench_layout_processes(&l) > MOST) return bad_layout(s, len, err);
     *out = l;
     return GY_OK;
@@ -135,14 +164,31 @@ typedef struct child {
 /* What runs requests in a child: one of the two. */
 typedef struct target {
     gy_args a; /* with this layout's threads */
+    char device[24];
     gyre_options lib;
     gy_engine *engine;
     gy_api_host *host;
 } target;
 
-static gy_status open_engine(const gy_bench_site *s, const gy_bench_layout *l, target *t, gy_err *err) {
+/* The k-th of "cuda:0,cuda:1", from the first again behind the last; "cuda": the GPU of its own number. *n_out: how
+ * many there are, at most n. */
+static void choose_device(target *t, int32_t k, int32_t n, int32_t *n_out) {
+    const char *list = t->a.device, *at = list;
+    int32_t listed = 1;
+    for (const char *c = list; *c; c++) listed += *c == ',';
+    for (int32_t i = 0; i < k % listed; i++) at = strchr(at, ',') + 1;
+    snprintf(t->device, sizeof t->device, "%.*s", (int)strcspn(at, ","), at);
+    if (!strcmp(list, "cuda")) snprintf(t->device, sizeof t->device, "cuda:%d", k);
+    *n_out = !strcmp(list, "cpu") ? 1 : !strcmp(list, "cuda") || listed > n ? n : listed;
+    t->a.device = t->device;
+}
+
+static gy_status open_engine(const gy_bench_site *s, const gy_bench_layout *l, int32_t k, target *t, gy_err *err) {
     gy_engine_opts o = *s->o;
-    if (!o.kv_blocks && !o.kv_bytes) o.kv_fraction /= l->replicas; /* of the memory that all of them find free */
+    int32_t n_device;
+    choose_device(t, k, l->replicas, &n_device);
+    if (!o.kv_blocks && !o.kv_bytes) /* of the memory that all of them find free */
+        o.kv_fraction /= (l->replicas + n_device - 1) / n_device;
     GY_TRY(gy_cli_model_load(s->m, &t->a, s->limits, &o, err));
     return gy_engine_open(s->m->model, &o, err, &t->engine);
 }
@@ -151,6 +197,9 @@ static gy_status open_workers(const gy_bench_site *s, const gy_bench_layout *l, 
     t->a.pd.prefill = l->prefill;
     t->a.pd.decode = l->decode;
     t->a.pd.hybrid = l->hybrid;
+    if (l->chunk_bytes) t->a.pd.chunk_bytes = (gy_opt_u64){.v = l->chunk_bytes, .given = 1};
+    if (l->inflight_bytes) t->a.pd.inflight_bytes = (gy_opt_u64){.v = l->inflight_bytes, .given = 1};
+    if (l->peer_errors) t->a.pd.errors = 1;
     GY_TRY(gy_cli_gyre_options(&t->a, err, &t->lib));
     return gy_api_host_open(s->m, s->o, &t->lib, NULL, NULL, err, &t->host);
 }
@@ -174,12 +223,12 @@ static void say(int fd, gy_status st, const gy_err *err) {
     if (gy_bench_write_all(fd, &w, sizeof w)) _exit(1);
 }
 
-static _Noreturn void run_child(const gy_bench_site *s, const gy_bench_layout *l, gy_bench_run *r, int fd) {
+static _Noreturn void run_child(const gy_bench_site *s, const gy_bench_layout *l, gy_bench_run *r, int32_t k, int fd) {
     target t = {.a = *s->a};
     gy_err err = {0};
     char byte;
     t.a.threads = l->n_thread;
-    gy_status st = l->replicas ? open_engine(s, l, &t, &err) : open_workers(s, l, &t, &err);
+    gy_status st = l->replicas ? open_engine(s, l, k, &t, &err) : open_workers(s, l, &t, &err);
     if (st >= 0) st = warm_up(s, &t, &err);
     say(fd, st, &err);
     if (st >= 0 && !gy_bench_read_all(fd, &byte, 1)) {
@@ -206,7 +255,7 @@ static gy_status start_child(const gy_bench_site *s, const gy_bench_layout *l, g
         close(fd[0]);
         for (int32_t i = 0; i < k; i++) close(before[i].fd);
         gy_bench_run_set_share(r, k, l->replicas ? l->replicas : 1);
-        run_child(s, l, r, fd[1]);
+        run_child(s, l, r, k, fd[1]);
     }
     close(fd[1]);
     if (pid < 0) {

@@ -11,10 +11,12 @@
 enum { GY_BENCH_MAX_LAYOUT = 16 };
 
 typedef struct gy_bench_layout {
-    char name[24];                   /* "engine", "2r", "1p1d" */
-    int32_t replicas;                /* engines in processes of their own; 0: workers */
-    int32_t prefill, decode, hybrid; /* workers */
-    int32_t n_thread;                /* of each process */
+    char name[24];                        /* "engine", "2r", "1p1d" */
+    int32_t replicas;                     /* engines in processes of their own; 0: workers */
+    int32_t prefill, decode, hybrid;      /* workers */
+    int32_t n_thread;                     /* of each process */
+    uint64_t chunk_bytes, inflight_bytes; /* of transfers; 0: as the options say */
+    int peer_errors;
 } gy_bench_layout;
 
 static inline int32_t gy_bench_layout_processes(const gy_bench_layout *l) {

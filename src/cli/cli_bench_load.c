@@ -24,6 +24,19 @@ static int32_t draw_range(const gy_bench_load *l, gy_bench_range r, int32_t turn
     return r.lo + (int32_t)(draw_unit(l->seed, (uint32_t)turn, (uint32_t)stream, purpose) * n);
 }
 
+/* Of the middle of 2^52 cells: neither end of the distribution is drawn. */
+static int32_t draw_chat(const gy_bench_load *l, int32_t turn, int32_t stream) {
+    const double mu = log(100), sigma = 1.25, u = draw_unit(l->seed, (uint32_t)turn, (uint32_t)stream, DRAW_IN);
+    const double x = exp(mu + sigma * gy_normal_quantile((floor(u * 0x1p52) + 0.5) * 0x1p-52));
+    return x < l->in.lo ? l->in.lo : x > l->in.hi ? l->in.hi : (int32_t)x;
+}
+
+static int32_t draw_in(const gy_bench_load *l, int32_t turn, int32_t stream) {
+    if (l->in_spread == GY_BENCH_CHAT) return draw_chat(l, turn, stream);
+    if (l->in_spread == GY_BENCH_BY_TURNS) return stream % 2 ? l->in.hi : l->in.lo;
+    return draw_range(l, l->in, turn, stream, DRAW_IN);
+}
+
 static int parse_length(const char *s, size_t len, int32_t *out) {
     char word[12];
     if (!len || len >= sizeof word || strspn(s, "0123456789") < len) return -1;
@@ -41,6 +54,20 @@ gy_status gy_bench_parse_range(const char *text, const char *what, gy_err *err, 
     gy_bench_range r;
     if (parse_length(text, first, &r.lo) || parse_length(second, strlen(second), &r.hi) || r.hi < r.lo)
         return gy_err_set(err, GY_E_ARG, "%s: found '%.40s', expected a number of tokens or LOW:HIGH, from 1", what,
+                          text);
+    *out = r;
+    return GY_OK;
+}
+
+gy_status gy_bench_parse_lengths(const char *text, const char *what, gy_err *err, gy_bench_range *out,
+                                 gy_bench_spread *spread_out) {
+    const char *comma = strchr(text, ',');
+    gy_bench_range r = {4, 1024};
+    *spread_out = comma ? GY_BENCH_BY_TURNS : strcmp(text, "sharegpt") ? GY_BENCH_EVENLY : GY_BENCH_CHAT;
+    if (*spread_out == GY_BENCH_EVENLY) return gy_bench_parse_range(text, what, err, out);
+    if (comma && (parse_length(text, (size_t)(comma - text), &r.lo) ||
+                  parse_length(comma + 1, strlen(comma + 1), &r.hi) || r.hi < r.lo))
+        return gy_err_set(err, GY_E_ARG, "%s: found '%.40s', expected SHORT,LONG: tokens of requests by turns", what,
                           text);
     *out = r;
     return GY_OK;
@@ -91,7 +118,7 @@ void gy_bench_items(const gy_bench_load *l, gy_bench_item *items) {
             gy_bench_item *it = &items[(size_t)t * (size_t)l->n_stream + (size_t)s];
             const gy_bench_item *before = it - l->n_stream;
             *it = (gy_bench_item){.stream = s, .turn = t};
-            it->n_new = draw_range(l, l->in, t, s, DRAW_IN);
+            it->n_new = draw_in(l, t, s);
             it->n_out = draw_range(l, l->out, t, s, DRAW_OUT);
             it->n_prompt = it->n_new + (t ? before->n_prompt + before->n_out : 0);
         }

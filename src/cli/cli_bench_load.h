@@ -22,8 +22,14 @@ typedef enum gy_bench_kind { GY_BENCH_BURST, GY_BENCH_CLOSED, GY_BENCH_POISSON, 
 #define GY_BENCH_KINDS "burst|closed|poisson|session"
 
 typedef struct gy_bench_range {
-    int32_t lo, hi; /* both included, every length as likely */
+    int32_t lo, hi; /* both included */
 } gy_bench_range;
+
+typedef enum gy_bench_spread {
+    GY_BENCH_EVENLY,   /* every length as likely */
+    GY_BENCH_BY_TURNS, /* lo, hi, lo, ... by stream */
+    GY_BENCH_CHAT /* as prompts of ShareGPT are said to be: log-normal, median 100, mean about 220, cut to lo..hi */
+} gy_bench_spread;
 
 typedef struct gy_bench_load {
     gy_bench_kind kind;
@@ -32,6 +38,7 @@ typedef struct gy_bench_load {
     gy_bench_range in, out;   /* new prompt tokens and outputs of a request */
     double rate;              /* poisson: requests a second */
     uint64_t seed;
+    gy_bench_spread in_spread; /* of lengths in `in` */
 } gy_bench_load;
 
 typedef struct gy_bench_item {
@@ -44,6 +51,9 @@ typedef struct gy_bench_item {
 
 /* "128" or "64:256". Errors name `what`. */
 gy_status gy_bench_parse_range(const char *text, const char *what, gy_err *err, gy_bench_range *out);
+/* Those, "128,4096" (by turns) or "sharegpt". */
+gy_status gy_bench_parse_lengths(const char *text, const char *what, gy_err *err, gy_bench_range *out,
+                                 gy_bench_spread *spread_out);
 
 /* items [n_stream * n_turn], in the order in which they may be sent: by turn, then by stream. */
 void gy_bench_items(const gy_bench_load *l, gy_bench_item *items);

@@ -31,6 +31,7 @@ static void put_range(gy_str *s, gy_bench_range r) {
 }
 
 static void put_load(const gy_bench_load *l, gy_str *s) {
+    static const char *const spreads[] = {"", " by turns", " as sharegpt"};
     gy_str_printf(s, "workload  %s: ", kind_name(l->kind));
     if (l->kind == GY_BENCH_SESSION)
         gy_str_printf(s, "%d users, %d turns", l->n_stream, l->n_turn);
@@ -40,12 +41,14 @@ static void put_load(const gy_bench_load *l, gy_str *s) {
     if (l->kind == GY_BENCH_POISSON) gy_str_printf(s, ", %g a second", l->rate);
     gy_str_puts(s, ", in ");
     put_range(s, l->in);
+    gy_str_puts(s, spreads[l->in_spread]);
     gy_str_puts(s, ", out ");
     put_range(s, l->out);
     gy_str_printf(s, ", seed %llu\n", (unsigned long long)l->seed);
 }
 
 static void put_setup(const gy_bench_setup *u, gy_str *s) {
+    if (u->cell) gy_str_printf(s, "cell      %s\n", u->cell);
     gy_str_printf(s, "model     %s%s: %s, %d loops, %s\n", u->model, u->synthetic ? " (random weights)" : "", u->family,
                   u->n_loop, u->dtype);
     gy_str_printf(s, "machine   %s, %d cores", u->cpu, u->n_core);
@@ -68,12 +71,12 @@ static void put_ms(gy_str *s, double v) {
 }
 
 static void put_latencies(const gy_bench_result *m, gy_str *s) {
-    static const char *const labels[GY_BENCH_DISTS] = {"TTFT", "TPOT", "ITL", "E2E", "queue"};
-    static const int order[GY_BENCH_DISTS] = {GY_BENCH_QUEUE, GY_BENCH_TTFT, GY_BENCH_TPOT, GY_BENCH_ITL, GY_BENCH_E2E};
+    static const char *const labels[GY_BENCH_DISTS] = {"TTFT", "TPOT", "ITL", "E2E", "queue", "tail"};
+    static const int order[] = {GY_BENCH_QUEUE, GY_BENCH_TTFT, GY_BENCH_TPOT, GY_BENCH_ITL, GY_BENCH_E2E};
     gy_str_printf(s, "\n%-14s", "ms");
     for (int k = 0; k < GY_BENCH_STATS; k++) gy_str_printf(s, "%10s", gy_bench_stat_name((gy_bench_stat)k));
     gy_str_putc(s, '\n');
-    for (int i = 0; i < GY_BENCH_DISTS; i++) {
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
         gy_str_printf(s, "  %-12s", labels[order[i]]);
         for (int k = 0; k < GY_BENCH_STATS; k++)
             put_ms(s, m->f[gy_bench_at((gy_bench_dist)order[i], (gy_bench_stat)k)]);
@@ -161,13 +164,14 @@ static void put_layout(const gy_bench_series *first, const gy_bench_series *s, g
     static const struct {
         gy_bench_dist d;
         gy_bench_stat s;
-    } cols[] = {{GY_BENCH_TTFT, GY_BENCH_P50}, {GY_BENCH_TTFT, GY_BENCH_P99}, {GY_BENCH_ITL, GY_BENCH_P50},
-                {GY_BENCH_ITL, GY_BENCH_P99},  {GY_BENCH_TPOT, GY_BENCH_P50}, {GY_BENCH_E2E, GY_BENCH_P50}};
+    } cols[] = {{GY_BENCH_TTFT, GY_BENCH_P50}, {GY_BENCH_TTFT, GY_BENCH_P95}, {GY_BENCH_TTFT, GY_BENCH_P99},
+                {GY_BENCH_ITL, GY_BENCH_P50},  {GY_BENCH_ITL, GY_BENCH_P99},  {GY_BENCH_TPOT, GY_BENCH_P50},
+                {GY_BENCH_TPOT, GY_BENCH_P95}, {GY_BENCH_E2E, GY_BENCH_P50},  {GY_BENCH_TAIL, GY_BENCH_P50}};
     gy_bench_result m;
     double ratio[3];
     gy_bench_median(s->r, s->n, &m);
     gy_bench_ratio(first, s, ratio);
-    gy_str_printf(out, "  %-10s%4d x %-3d%10.1f%8.2f", s->layout, s->n_process, s->n_thread, m.f[GY_BENCH_OUTPUT_RATE],
+    gy_str_printf(out, "  %-14s%4d x %-3d%10.1f%8.2f", s->layout, s->n_process, s->n_thread, m.f[GY_BENCH_OUTPUT_RATE],
                   ratio[0]);
     for (size_t i = 0; i < sizeof cols / sizeof *cols; i++) put_ms(out, m.f[gy_bench_at(cols[i].d, cols[i].s)]);
     put_spread(s, GY_BENCH_OUTPUT_RATE, out);
@@ -176,11 +180,17 @@ static void put_layout(const gy_bench_series *first, const gy_bench_series *s, g
 }
 
 static void put_layouts(const gy_bench_series *s, size_t n, gy_str *out) {
-    gy_str_printf(out, "\nlayouts, median%s of %zu in turns; ms\n  %-10s%10s%10s%8s%10s%10s%10s%10s%10s%10s\n",
-                  s[0].n > 1 ? " (least to most tokens/s)" : "", s[0].n, "", "processes", "output", "of the", "TTFT",
-                  "TTFT", "ITL", "ITL", "TPOT", "E2E");
-    gy_str_printf(out, "  %-10s%10s%10s%8s%10s%10s%10s%10s%10s%10s\n", "", "x threads", "tokens/s", "first", "p50",
-                  "p99", "p50", "p99", "p50", "p50");
+    static const char *const head[][2] = {{"TTFT", "p50"}, {"TTFT", "p95"}, {"TTFT", "p99"},
+                                          {"ITL", "p50"},  {"ITL", "p99"},  {"TPOT", "p50"},
+                                          {"TPOT", "p95"}, {"E2E", "p50"},  {"tail", "p50"}};
+    gy_str_printf(out, "\nlayouts, median%s of %zu in turns; ms\n", s[0].n > 1 ? " (least to most tokens/s)" : "",
+                  s[0].n);
+    for (int k = 0; k < 2; k++) {
+        gy_str_printf(out, "  %-14s%10s%10s%8s", "", k ? "x threads" : "processes", k ? "tokens/s" : "output",
+                      k ? "first" : "of the");
+        for (size_t i = 0; i < sizeof head / sizeof *head; i++) gy_str_printf(out, "%10s", head[i][k]);
+        gy_str_putc(out, '\n');
+    }
     for (size_t i = 0; i < n; i++) put_layout(&s[0], &s[i], out);
 }
 
@@ -442,6 +452,7 @@ void gy_bench_csv_text(gy_str *s, const char *v) {
 }
 
 static void csv_line(const gy_bench_setup *u, const gy_bench_series *s, size_t repeat, gy_str *out) {
+    if (u->cell) gy_str_printf(out, "%s,", u->cell);
     gy_bench_csv_text(out, u->model);
     gy_str_printf(out, ",%s,", kind_name(u->load->kind));
     if (s->layout) gy_str_printf(out, "%s,", s->layout);
@@ -456,14 +467,19 @@ static void csv_line(const gy_bench_setup *u, const gy_bench_series *s, size_t r
     gy_str_putc(out, '\n');
 }
 
-void gy_bench_put_csv(const gy_bench_setup *u, const gy_bench_series *s, size_t n, gy_str *out) {
+static void csv_head(const gy_bench_setup *u, const gy_bench_series *s, gy_str *out) {
     char name[64];
-    gy_str_printf(out, "model,workload,%sprefix_cache,concurrency,repeat", s->layout ? "layout," : "");
+    gy_str_printf(out, "%smodel,workload,%sprefix_cache,concurrency,repeat", u->cell ? "cell," : "",
+                  s->layout ? "layout," : "");
     for (size_t i = 0; i < GY_BENCH_N; i++) {
         gy_bench_figure_name(i, name, sizeof name);
         gy_str_printf(out, ",%s", name);
     }
     gy_str_putc(out, '\n');
+}
+
+void gy_bench_put_csv(const gy_bench_setup *u, const gy_bench_series *s, size_t n, gy_str *out) {
+    if (!out->len) csv_head(u, s, out);
     for (size_t k = 0; k < s[0].n; k++)
         for (size_t i = 0; i < n; i++) csv_line(u, &s[i], k, out);
 }

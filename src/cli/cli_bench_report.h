@@ -15,6 +15,7 @@ typedef struct gy_bench_setup {
     const gy_engine_opts *engine;
     const gy_request *proto;
     int32_t warmup;
+    const char *cell; /* NULL: none */
 } gy_bench_setup;
 
 /* One way of running, several times. */
@@ -30,6 +31,7 @@ typedef struct gy_bench_series {
  * from the first run's, -1 when none does. */
 void gy_bench_put_table(const gy_bench_setup *u, const gy_bench_series *s, size_t n, int32_t differ, gy_str *out);
 void gy_bench_put_json(const gy_bench_setup *u, const gy_bench_series *s, size_t n, int32_t differ, gy_str *out);
+/* Names first, where out is empty. */
 void gy_bench_put_csv(const gy_bench_setup *u, const gy_bench_series *s, size_t n, gy_str *out);
 
 /* A line a step. */

@@ -160,6 +160,10 @@ static void on_finish(void *arg, const gy_finish_event *ev) {
     rec->admit_ns = ev->admit_ns;
     rec->finish_ns = ev->finish_ns;
     rec->n_cached = ev->n_cached;
+    rec->cross.tail_ns = ev->pd.is_measured ? ev->pd.tail_ns : -1;
+    rec->cross.bytes = ev->pd.bytes;
+    rec->cross.overlap_bytes = ev->pd.overlap_bytes;
+    rec->cross.n_desc = ev->pd.n_desc;
     if (ev->reason != GY_FINISH_LENGTH || rec->n_got != rec->n_out) run_note_failure(r, q->index, ev);
     r->next_turn[it->stream] = it->turn + 1;
     r->ready_ns[it->stream] = ev->finish_ns;
@@ -176,8 +180,13 @@ static void set_depths(const gy_bench_run *r, int32_t i, gy_request *rq) {
     rq->n_trace = list->n;
 }
 
+/* Dealt out in rounds, each of which begins with another one: lengths that come by turns reach all of them. */
+static int32_t owner(int32_t stream, int32_t n) {
+    return (int32_t)(((int64_t)stream + stream / n) % n);
+}
+
 static int is_mine(const gy_bench_run *r, int32_t stream) {
-    return stream % r->n_share == r->share;
+    return owner(stream, r->n_share) == r->share;
 }
 
 static int32_t n_mine(const gy_bench_run *r) {
@@ -432,7 +441,7 @@ int gy_bench_run_take(gy_bench_run *r, int fd) {
     share_head h;
     if (gy_bench_read_all(fd, &h, sizeof h)) return -1;
     for (int32_t i = 0; i < r->n_req; i++)
-        if (r->j.items[i].stream % h.n_share == h.share && take_record(r, i, fd)) return -1;
+        if (owner(r->j.items[i].stream, h.n_share) == h.share && take_record(r, i, fd)) return -1;
     r->cpu_seconds += h.cpu_seconds;
     if (r->failed < 0 && h.failed >= 0) {
         r->failed = h.failed;

@@ -11,7 +11,7 @@
 /* ---- names ---- */
 
 const char *gy_bench_dist_name(gy_bench_dist d) {
-    static const char *const names[GY_BENCH_DISTS] = {"ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "queue_ms"};
+    static const char *const names[GY_BENCH_DISTS] = {"ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "queue_ms", "tail_ms"};
     return names[d];
 }
 
@@ -69,6 +69,10 @@ static int record_value(const gy_bench_record *r, gy_bench_dist d, double *out) 
         return r->admit_ns != 0;
     }
     if (r->failed || !r->n_got) return 0;
+    if (d == GY_BENCH_TAIL) {
+        *out = (double)r->cross.tail_ns * 1e-6;
+        return r->cross.bytes > 0 && r->cross.tail_ns >= 0;
+    }
     const int64_t first = r->tok_ns[0], last = r->tok_ns[r->n_got - 1];
     if (d == GY_BENCH_TTFT) *out = ms_between(r->due_ns, first);
     if (d == GY_BENCH_E2E) *out = ms_between(r->due_ns, r->finish_ns);
@@ -93,7 +97,7 @@ static size_t collect(const gy_bench_record *rec, size_t n, gy_bench_dist d, dou
 /* ---- totals ---- */
 
 typedef struct record_sums {
-    double prompt, cached, output, loops, failed, ended;
+    double prompt, cached, output, loops, failed, ended, crossed, bytes, overlap, desc;
     int64_t begin, end;
 } record_sums;
 
@@ -105,6 +109,10 @@ static record_sums sum_records(const gy_bench_record *rec, size_t n) {
         s.ended += !r->failed;
         s.cached += r->n_cached;
         s.output += r->n_got;
+        s.crossed += r->cross.bytes > 0;
+        s.bytes += (double)r->cross.bytes;
+        s.overlap += (double)r->cross.overlap_bytes;
+        s.desc += (double)r->cross.n_desc;
         if (r->n_got) s.prompt += r->n_prompt;
         for (int32_t k = 0; k < r->n_got; k++) s.loops += r->loops[k];
         if (r->due_ns < s.begin) s.begin = r->due_ns;
@@ -124,6 +132,12 @@ gy_status gy_bench_from_records(const gy_bench_record *rec, size_t n, gy_bench_r
     }
     gy_mem_free(x);
     io->f[GY_BENCH_SECONDS] = seconds;
+    if (s.crossed > 0) {
+        io->f[GY_BENCH_CROSSED] = s.crossed;
+        io->f[GY_BENCH_CROSSED_BYTES] = s.bytes;
+        io->f[GY_BENCH_OVERLAP] = s.overlap / s.bytes;
+        io->f[GY_BENCH_DESC] = s.desc;
+    }
     io->f[GY_BENCH_REQUESTS] = (double)n;
     io->f[GY_BENCH_FAILED] = s.failed;
     io->f[GY_BENCH_PROMPT_TOK] = s.prompt;

@@ -3,7 +3,8 @@
  *
  * Words, as load generators use them: TTFT, from arrival to the first token; TPOT, mean time of each later token of a
  * request; ITL, the time between two tokens that follow each other, all requests together; E2E, from arrival to the
- * end; queue, from arrival to admission. Percentiles interpolate between the two nearest values (NumPy's default).
+ * end; queue, from arrival to admission; tail, of prompts that crossed between workers. Percentiles interpolate between
+ * the two nearest values (NumPy's default).
  */
 #ifndef GY_CLI_CLI_BENCH_STATS_H
 #define GY_CLI_CLI_BENCH_STATS_H
@@ -17,6 +18,7 @@ typedef enum gy_bench_dist {
     GY_BENCH_ITL,
     GY_BENCH_E2E,
     GY_BENCH_QUEUE,
+    GY_BENCH_TAIL, /* workers: from the prompt's last computed row until its last byte was where it is decoded */
     GY_BENCH_DISTS
 } gy_bench_dist;
 typedef enum gy_bench_stat {
@@ -72,7 +74,11 @@ typedef enum gy_bench_stat {
     X(WORKSPACE_BYTES, "workspace_bytes")                                                                              \
     X(FLOOR_PROMPT, "floor_prompt_ms")                                                                                 \
     X(FLOOR_TOKEN, "floor_token_ms")                                                                                   \
-    X(RSS_PEAK, "rss_peak_bytes")
+    X(RSS_PEAK, "rss_peak_bytes")                                                                                      \
+    X(CROSSED, "crossed_requests")                                                                                     \
+    X(CROSSED_BYTES, "crossed_bytes")                                                                                  \
+    X(OVERLAP, "crossed_share_while_computing")                                                                        \
+    X(DESC, "crossed_descriptors")
 
 #define GY_BENCH_ENUM(id, name) GY_BENCH_##id,
 enum { GY_BENCH_FIRST = GY_BENCH_DISTS * GY_BENCH_STATS - 1, GY_BENCH_FIGURES(GY_BENCH_ENUM) GY_BENCH_N };
@@ -100,9 +106,12 @@ typedef struct gy_bench_record {
     int32_t n_prompt, n_out; /* asked for */
     int32_t n_got, n_cached;
     int failed;
-    int64_t due_ns, admit_ns, finish_ns; /* due: when it arrived; 0 = did not happen */
-    const int64_t *tok_ns;               /* [n_got] */
-    const int32_t *loops;                /* [n_got] */
+    int64_t due_ns, admit_ns, finish_ns;               /* due: when it arrived; 0 = did not happen */
+    const int64_t *tok_ns;                             /* [n_got] */
+    const int32_t *loops;                              /* [n_got] */
+    struct {                                           /* between workers; bytes 0: it did not cross */
+        int64_t bytes, overlap_bytes, n_desc, tail_ns; /* tail -1: not known */
+    } cross;
 } gy_bench_record;
 
 typedef struct gy_bench_sample { /* after a step */

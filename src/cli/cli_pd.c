@@ -28,6 +28,8 @@ static const gy_opt transfer_rows[] = {
     {"transfer-inflight-bytes", GY_OPT_SIZE, AT(inflight_bytes), "SIZE", 0, 0, "2G",
      "of KV that is under way at once, from one process"},
     {"transfer-descriptors", GY_OPT_I32, AT(descriptors), "N", 1, 1 << 16, "256", "copies of one piece"},
+    {"transfer-errors", GY_OPT_WORD, AT(errors), "none|peer", 0, 0, "none",
+     "UCX's error mode inside a host; peer is slower, for measuring"},
 };
 static const gy_opt worker_rows[] = {
     {"role", GY_OPT_WORD, AT(role), "prefill|decode|both", 0, 0, "prefill", "what it does"},
@@ -92,7 +94,8 @@ int gy_cli_wants_workers(const gy_args *a) {
 /* Flags without the thing that they are about would be accepted in silence. */
 static gy_status check_alone(const gy_args *a, gy_err *err) {
     static const char *const about[] = {"local-prefill-below",  "local-prefill-queue",     "worker-start-timeout",
-                                        "transfer-chunk-bytes", "transfer-inflight-bytes", "transfer-descriptors"};
+                                        "transfer-chunk-bytes", "transfer-inflight-bytes", "transfer-descriptors",
+                                        "transfer-errors"};
     static const char *const peers[] = {"cluster", "secret-file", "peer-timeout"};
     for (size_t i = 0; i < COUNT(about); i++)
         if (gy_opts_given(a->opts, about[i]))
@@ -130,7 +133,8 @@ static gy_status check_theirs(const gy_args *a, gy_err *err) {
                                          "min-coda",
                                          "transfer-chunk-bytes",
                                          "transfer-inflight-bytes",
-                                         "transfer-descriptors"};
+                                         "transfer-descriptors",
+                                         "transfer-errors"};
     for (size_t i = 0; i < COUNT(theirs); i++)
         if (gy_opts_given(a->opts, theirs[i]))
             return gy_err_set(err, GY_E_ARG,
@@ -202,7 +206,7 @@ static void set_peers(const gy_args *a, gyre_options *o) {
 gy_status gy_cli_set_workers(const gy_args *a, gy_err *err, gyre_options *o) {
     static const char *const levels[] = {"error", "warn", "info", "debug", "trace"};
     gy_xfer_limits l;
-    enum { ARGS = 5 };
+    enum { ARGS = 7 };
     GY_TRY(gy_cli_check_workers(a, err));
     if (gy_cli_wants_peers(a)) set_peers(a, o);
     if (!gy_cli_wants_workers(a)) return GY_OK;
@@ -215,6 +219,10 @@ gy_status gy_cli_set_workers(const gy_args *a, gy_err *err, gyre_options *o) {
     if (a->cpu_mask) {
         args[n++] = "--cpu-mask";
         args[n++] = a->cpu_mask;
+    }
+    if (a->pd.errors) {
+        args[n++] = "--transfer-errors";
+        args[n++] = "peer";
     }
     o->prefill = a->pd.prefill;
     o->decode = a->pd.decode;

@@ -10,6 +10,7 @@ typedef struct gy_pd_args {
     double start_timeout; /* seconds */
     gy_opt_u64 chunk_bytes, inflight_bytes;
     int32_t descriptors; /* 0: not given */
+    int errors;          /* in the order of the words: none, peer */
     double min_share;    /* inspect --transport */
     /* across hosts */
     const char *peers, *etcd, *cluster, *secret_file; /* NULL: not given */

@@ -146,6 +146,7 @@ static gy_status open_worker(process *p, gy_err *err) {
                         .role = a->pd.role + 1, /* in the order of the words: GY_PD_PREFILL, GY_PD_DECODE, both */
                         .user = p,
                         .send = send_message};
+    o.xfer.peer_errors = a->pd.errors;
     if (a->pd.listen) {
         o.xfer.across_hosts = 1;
         o.xfer.devices = a->pd.device;

@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 GYRE = os.environ.get("GYRE", str(ROOT / "build/release/gyre"))
 OURO = str(ROOT / "tests/golden/models/ouro-tiny")
-DISTS = ["ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "queue_ms"]
+DISTS = ["ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "queue_ms", "tail_ms"]
 STATS = ["mean", "p50", "p90", "p95", "p99", "max"]
 
 

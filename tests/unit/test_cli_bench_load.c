@@ -54,7 +54,7 @@ static gy_bench_item items[N];
 /* Uniform over 10..13: each within five standard deviations of N / 4 (sd = sqrt(N * 3/16) = 27.4). */
 static void lengths(void **state) {
     (void)state;
-    const gy_bench_load l = {GY_BENCH_CLOSED, N, 1, 4, {10, 13}, {5, 5}, 0, 11};
+    const gy_bench_load l = {GY_BENCH_CLOSED, N, 1, 4, {10, 13}, {5, 5}, 0, 11, GY_BENCH_EVENLY};
     int count[4] = {0};
     gy_bench_items(&l, items);
     for (int32_t i = 0; i < N; i++) {
@@ -74,7 +74,7 @@ static void lengths(void **state) {
 static void arrivals(void **state) {
     (void)state;
     const double rate = 40;
-    const gy_bench_load l = {GY_BENCH_POISSON, N, 1, N, {4, 4}, {4, 4}, rate, 5};
+    const gy_bench_load l = {GY_BENCH_POISSON, N, 1, N, {4, 4}, {4, 4}, rate, 5, GY_BENCH_EVENLY};
     int longer = 0;
     gy_bench_items(&l, items);
     assert_true(items[0].at_ns >= 0);
@@ -88,9 +88,34 @@ static void arrivals(void **state) {
     assert_in_range(longer, 1472 - 153, 1472 + 153);
 }
 
+/* By turns, and as people write: half below 100, in bounds, a mean about 220. */
+static void lengths_of_other_kinds(void **state) {
+    (void)state;
+    static gy_bench_item it[N];
+    gy_bench_load l = {GY_BENCH_CLOSED, N, 1, 4, {0, 0}, {5, 5}, 0, 11, GY_BENCH_EVENLY};
+    gy_err err = {0};
+    double sum = 0;
+    int below = 0;
+    assert_int_equal(gy_bench_parse_lengths("128,4096", "--in", &err, &l.in, &l.in_spread), GY_OK);
+    gy_bench_items(&l, it);
+    for (int i = 0; i < N; i++) assert_int_equal(it[i].n_prompt, i % 2 ? 4096 : 128);
+    assert_int_equal(gy_bench_longest(&l), 4101);
+    assert_int_equal(gy_bench_parse_lengths("sharegpt", "--in", &err, &l.in, &l.in_spread), GY_OK);
+    gy_bench_items(&l, it);
+    for (int i = 0; i < N; i++) {
+        assert_true(it[i].n_prompt >= 4 && it[i].n_prompt <= 1024);
+        sum += it[i].n_prompt;
+        below += it[i].n_prompt < 100;
+    }
+    assert_true(sum / N > 150 && sum / N < 260 && below > 0.4 * N && below < 0.6 * N);
+    assert_int_equal(gy_bench_parse_lengths("4096,128", "--in", &err, &l.in, &l.in_spread), GY_E_ARG);
+    assert_int_equal(gy_bench_parse_lengths("7:9", "--in", &err, &l.in, &l.in_spread), GY_OK);
+    assert_true(l.in_spread == GY_BENCH_EVENLY && l.in.hi == 9);
+}
+
 static void sessions_grow(void **state) {
     (void)state;
-    const gy_bench_load l = {GY_BENCH_SESSION, 3, 4, 3, {5, 9}, {2, 6}, 0, 1};
+    const gy_bench_load l = {GY_BENCH_SESSION, 3, 4, 3, {5, 9}, {2, 6}, 0, 1, GY_BENCH_EVENLY};
     gy_bench_items(&l, items);
     for (int32_t t = 0; t < 4; t++)
         for (int32_t s = 0; s < 3; s++) {
@@ -103,14 +128,14 @@ static void sessions_grow(void **state) {
             assert_true(it->n_prompt + it->n_out <= gy_bench_longest(&l));
         }
     assert_int_equal(gy_bench_longest(&l), 4 * 15);
-    const gy_bench_load big = {GY_BENCH_SESSION, 1, 4, 1, {INT32_MAX, INT32_MAX}, {1, 1}, 0, 0};
+    const gy_bench_load big = {GY_BENCH_SESSION, 1, 4, 1, {INT32_MAX, INT32_MAX}, {1, 1}, 0, 0, GY_BENCH_EVENLY};
     assert_true(gy_bench_longest(&big) == 4ll * (1ll << 31));
 }
 
 /* The same settings and seed ask the same; another seed, another stream and another position ask something else. */
 static void same_seed_same_work(void **state) {
     (void)state;
-    gy_bench_load l = {GY_BENCH_POISSON, 50, 1, 50, {1, 1000}, {1, 1000}, 3, 8};
+    gy_bench_load l = {GY_BENCH_POISSON, 50, 1, 50, {1, 1000}, {1, 1000}, 3, 8, GY_BENCH_EVENLY};
     gy_bench_item a[50], b[50];
     int32_t x[64], y[64];
     int same = 0;
@@ -233,6 +258,7 @@ int main(void) {
         cmocka_unit_test(ranges),
         cmocka_unit_test(lengths),
         cmocka_unit_test(arrivals),
+        cmocka_unit_test(lengths_of_other_kinds),
         cmocka_unit_test(sessions_grow),
         cmocka_unit_test(same_seed_same_work),
         cmocka_unit_test(ids_cover_the_vocabulary),

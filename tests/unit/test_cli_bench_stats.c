@@ -49,9 +49,9 @@ static void summaries(void **state) {
 static const int64_t tok0[] = {30 * MS, 40 * MS, 70 * MS}, tok1[] = {50 * MS};
 static const int32_t loops0[] = {4, 2, 3}, loops1[] = {4};
 static const gy_bench_record three[] = {
-    {20, 3, 3, 16, 0, 0, 10 * MS, 71 * MS, tok0, loops0},
-    {10, 1, 1, 0, 0, 20 * MS, 20 * MS, 50 * MS, tok1, loops1},
-    {10, 5, 0, 0, 1, 5 * MS, 0, 90 * MS, NULL, NULL},
+    {20, 3, 3, 16, 0, 0, 10 * MS, 71 * MS, tok0, loops0, {1000, 750, 2, MS}},
+    {10, 1, 1, 0, 0, 20 * MS, 20 * MS, 50 * MS, tok1, loops1, {3000, 250, 4, -1}},
+    {10, 5, 0, 0, 1, 5 * MS, 0, 90 * MS, NULL, NULL, {0}},
 };
 
 static void latencies(void **state) {
@@ -65,6 +65,10 @@ static void latencies(void **state) {
     assert_near(r.f[gy_bench_at(GY_BENCH_ITL, GY_BENCH_MAX)], 30);
     assert_near(r.f[gy_bench_at(GY_BENCH_E2E, GY_BENCH_MAX)], 71);
     assert_near(r.f[gy_bench_at(GY_BENCH_E2E, GY_BENCH_MEAN)], 50.5);
+    assert_near(r.f[gy_bench_at(GY_BENCH_TAIL, GY_BENCH_MAX)], 1); /* the second one's is not known */
+    assert_near(r.f[GY_BENCH_CROSSED], 2);
+    assert_near(r.f[GY_BENCH_CROSSED_BYTES], 4000);
+    assert_near(r.f[GY_BENCH_OVERLAP], 0.25);
     assert_near(r.f[gy_bench_at(GY_BENCH_QUEUE, GY_BENCH_MEAN)], 5); /* 10 and 0; the third was never admitted */
     assert_near(r.f[GY_BENCH_SECONDS], 0.090);
     assert_near(r.f[GY_BENCH_REQUESTS], 3);
@@ -207,13 +211,13 @@ static void names_are_distinct(void **state) {
     assert_string_equal(names[0], "ttft_ms_mean");
     assert_string_equal(names[gy_bench_at(GY_BENCH_QUEUE, GY_BENCH_P99)], "queue_ms_p99");
     assert_string_equal(names[GY_BENCH_SECONDS], "seconds");
-    assert_string_equal(names[GY_BENCH_N - 1], "rss_peak_bytes");
+    assert_string_equal(names[GY_BENCH_N - 1], "crossed_descriptors");
     assert_string_equal(names[GY_BENCH_KV_COPIED], "kv_copied_bytes");
 }
 
 /* ---- reports ---- */
 
-static const gy_bench_load load = {GY_BENCH_SESSION, 3, 4, 3, {5, 9}, {2, 2}, 0, UINT64_MAX};
+static const gy_bench_load load = {GY_BENCH_SESSION, 3, 4, 3, {5, 9}, {2, 2}, 0, UINT64_MAX, GY_BENCH_EVENLY};
 static gy_engine_opts engine_opts;
 static gy_request proto;
 
@@ -223,7 +227,7 @@ static gy_bench_setup setup(void) {
     proto = (gy_request){.exit = {GY_EXIT_GATE, 0.5, 2, 4, 0}};
     return (gy_bench_setup){"a \"model\"", 0,      "ouro", "bf16", "cpu-x", "a CPU",
                             "last_exited", "gate", 4,      2,      2,       &load,
-                            &engine_opts,  &proto, 1};
+                            &engine_opts,  &proto, 1,      NULL};
 }
 
 static void json_says_all(void **state) {

@@ -2,7 +2,7 @@
  * copies, and what is left when either process is killed with puts under way. Needs two GPUs, libgyre_cuda.so and a UCX
  * with CUDA; every process is a fork of one that has touched neither.
  *
- *   gyre-bench-pd-gpu put|few|pieces|descs|ipc|errors|unbound|kill-receiver|
+ *   gyre-bench-pd-gpu put|few|prove|refuse|pieces|descs|ipc|errors|unbound|kill-receiver|
  *                     kill-receiver-errors|kill-sender|memory...
  *
  * main steers: a sender asks it over a socket to start the next receiver, to kill it, to show the GPUs' memory. Sender
@@ -50,6 +50,7 @@ typedef struct end {
 typedef struct setup {
     size_t piece;
     int peer_errors, is_unbound;
+    double least_gbs;
 } setup;
 
 typedef struct stage { /* what a receiver gives to whoever wants to write to it */
@@ -127,6 +128,7 @@ static void open_end(end *e, int gpu, const setup *s) {
                       .device = e->dev,
                       .piece_bytes = s->piece,
                       .peer_errors = s->peer_errors,
+                      .least_gbs = s->least_gbs,
                       .epoch = (uint64_t)getpid(),
                       .user = e,
                       .on_done = on_done,
@@ -219,8 +221,8 @@ static void join(end *e, int life, stage *got) {
     hear(line[life][0], got, sizeof *got);
     int64_t t = gy_clock_ns();
     if (gy_xfer_import(e->x, got->blob, got->n_blob, &err, &e->peer) < 0) die("import: %s", err.msg);
-    printf("  import %.2f ms, blob %zu bytes, lanes: %s\n", (double)(gy_clock_ns() - t) * 1e-6, got->n_blob,
-           gy_xfer_lanes(e->peer));
+    printf("  import %.2f ms, blob %zu bytes, lanes: %s, proved %.1f GB/s\n", (double)(gy_clock_ns() - t) * 1e-6,
+           got->n_blob, gy_xfer_lanes(e->peer), gy_xfer_peer_gbs(e->peer));
     fflush(stdout);
 }
 
@@ -607,11 +609,14 @@ static void kill_sender(const setup *s) {
 
 int main(int argc, char **argv) {
     const setup plain = {0}, errors = {.peer_errors = 1}, unbound = {.is_unbound = 1};
+    const setup proved = {.least_gbs = 100}, refused = {.least_gbs = 10000};
     signal(SIGPIPE, SIG_IGN);
     for (int i = 1; i < argc; i++) {
         const char *a = argv[i];
         if (!strcmp(a, "put")) run(a, send_puts, &plain);
         if (!strcmp(a, "few")) run(a, send_few, &plain);
+        if (!strcmp(a, "prove")) run(a, send_few, &proved);
+        if (!strcmp(a, "refuse")) run(a, send_few, &refused);
         if (!strcmp(a, "pieces")) run(a, send_pieces, &plain);
         if (!strcmp(a, "descs")) run(a, send_descs, &plain);
         if (!strcmp(a, "ipc")) run(a, send_ipc, &plain);

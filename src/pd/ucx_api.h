@@ -41,6 +41,7 @@
     X(ucp_mem_unmap)                                                                                                   \
     X(ucp_mem_query)                                                                                                   \
     X(ucp_put_nbx)                                                                                                     \
+    X(ucp_get_nbx)                                                                                                     \
     X(ucp_am_send_nbx)                                                                                                 \
     X(ucp_request_free)                                                                                                \
     X(ucp_request_check_status)                                                                                        \

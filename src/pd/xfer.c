@@ -66,6 +66,7 @@ gy_status gy_xfer_region_map(gy_xfer *x, void *mem, size_t bytes, gy_err *err, i
 }
 
 gy_status gy_xfer_export(gy_xfer *x, void *blob, size_t cap, size_t *len_out, gy_err *err) {
+    if (!x->is_exported && !x->scratch) GY_TRY(gy_xfer_prove_open(x, err));
     GY_TRY(x->ops->export_blob(x, blob, cap, len_out, err));
     x->is_exported = 1;
     return GY_OK;
@@ -83,8 +84,16 @@ gy_status gy_xfer_import(gy_xfer *x, const void *blob, size_t len, gy_err *err, 
     }
     p->next = x->peers;
     x->peers = p;
-    *out = p;
-    return GY_OK;
+    st = gy_xfer_prove(p, err);
+    if (st < 0)
+        gy_xfer_peer_drop(p);
+    else
+        *out = p;
+    return st;
+}
+
+double gy_xfer_peer_gbs(const gy_xfer_peer *p) {
+    return p->gbs;
 }
 
 size_t gy_xfer_peer_region_bytes(const gy_xfer_peer *p, int32_t region) {
@@ -157,7 +166,7 @@ static gy_status check_op(const gy_xfer_peer *p, gy_xfer_op *op, gy_err *err) {
     return GY_OK;
 }
 
-gy_status gy_xfer_post(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err) {
+static gy_status post(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err) {
     gy_xfer *x = p->x;
     GY_TRY(check_op(p, op, err));
     if (op->bytes > x->o.limits.inflight_bytes - x->stats.inflight_bytes) return GY_AGAIN;
@@ -171,9 +180,20 @@ gy_status gy_xfer_post(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err) {
     if (p->wire) p->wire->prev = op;
     p->wire = op;
     x->stats.inflight_bytes += op->bytes;
+    if (op->is_own) return GY_OK;
     x->stats.n_desc += op->n_desc;
     x->stats.post_ns += gy_clock_ns() - op->post_ns;
     return GY_OK;
+}
+
+gy_status gy_xfer_post(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err) {
+    op->is_own = 0;
+    return post(p, op, err);
+}
+
+gy_status gy_xfer_post_own(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err) {
+    op->is_own = 1;
+    return post(p, op, err);
 }
 
 void gy_xfer_op_done(gy_xfer_op *op, gy_status st) {
@@ -262,6 +282,7 @@ void gy_xfer_close(gy_xfer *x) {
     tell_done(x);
     for (int32_t i = 0; i < x->n_region; i++) x->ops->region_free(x, &x->region[i]);
     x->ops->close(x);
+    gy_xfer_prove_close(x);
     gy_mem_free(x->forbidden);
     gy_mem_free(x);
 }

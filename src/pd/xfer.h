@@ -68,9 +68,12 @@ typedef struct gy_xfer_opts {
      * UCX; ucx: cuda_ipc and cuda_copy join the lanes. Inside a host only (across_hosts: GY_E_UNSUPPORTED). */
     const gy_device *device;
     size_t piece_bytes; /* ucx: of one put of device memory; 0: 16 MiB */
-    int peer_errors;    /* ucx inside a host, for measuring: 1 = error mode PEER, whose small messages go over tcp */
-    void *mock;         /* GY_XFER_MOCK: the gy_mock_net it belongs to */
-    uint64_t epoch;     /* of this worker: given to peers with each note */
+    /* Of device memory: a new peer is refused (GY_E_PEER) when the lane to it carries less, in 1e9 bytes a second, or
+     * other bytes; 0: nothing is proved (xfer_prove.c). The same at both ends. */
+    double least_gbs;
+    int peer_errors; /* ucx inside a host, for measuring: 1 = error mode PEER, whose small messages go over tcp */
+    void *mock;      /* GY_XFER_MOCK: the gy_mock_net it belongs to */
+    uint64_t epoch;  /* of this worker: given to peers with each note */
     void *user;
     void (*on_done)(void *user, gy_xfer_op *op, gy_status st);
     /* from_epoch: the writer's. bytes die when it returns. */
@@ -97,7 +100,7 @@ gy_status gy_xfer_bind(gy_xfer *x, gy_err *err);
 /* What a peer needs to write here: address, keys, sizes. After the last region_alloc. *len_out <= GY_XFER_MAX_BLOB. */
 gy_status gy_xfer_export(gy_xfer *x, void *blob, size_t cap, size_t *len_out, gy_err *err);
 /* Never accept a blob from an untrusted party: keys name raw addresses. Checked: version, number and sizes of regions.
- */
+ * With least_gbs the lane is proved before it returns, some 10 ms, in which notes may be given. */
 gy_status gy_xfer_import(gy_xfer *x, const void *blob, size_t len, gy_err *err, gy_xfer_peer **out);
 void gy_xfer_peer_drop(gy_xfer_peer *p);                                 /* accepts NULL; its ops fail */
 size_t gy_xfer_peer_region_bytes(const gy_xfer_peer *p, int32_t region); /* 0: it has none */
@@ -121,6 +124,7 @@ struct gy_xfer_op {           /* the caller's memory, from post until on_done */
     gy_xfer_op *prev, *next;
     void *slot;
     gy_status status;
+    int is_own; /* xfer's own: nobody is told of it */
 };
 
 /* GY_AGAIN: the in-flight budget is taken; nothing happened. GY_E_ARG: a range outside its region, on either side
@@ -147,6 +151,7 @@ typedef struct gy_xfer_stats {
 } gy_xfer_stats;
 void gy_xfer_get_stats(const gy_xfer *x, gy_xfer_stats *out);
 
-const char *gy_xfer_lanes(gy_xfer_peer *p); /* "sysv, posix", "tcp", "memcpy": static or the peer's; never NULL */
+double gy_xfer_peer_gbs(const gy_xfer_peer *p); /* as it was proved; 0: it was not */
+const char *gy_xfer_lanes(gy_xfer_peer *p);     /* "sysv, posix", "tcp", "memcpy": static or the peer's; never NULL */
 
 #endif

@@ -34,6 +34,8 @@ typedef struct gy_xfer_ops {
                                                                                              is_device */
     void (*drop)(gy_xfer_peer *p); /* its ops were taken off: use none of them any more */
     gy_status (*post)(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err); /* checked; gy_xfer_op_done later, not inside */
+    /* Of device memory, back from a peer: waits, with progress. */
+    gy_status (*fetch)(gy_xfer_peer *p, const gy_xfer_desc *d, gy_err *err);
     int (*progress)(gy_xfer *x); /* gy_xfer_op_done, gy_xfer_note; how many things happened */
     /* May be NULL: then what gy_xfer_is_forbidden says is all there is to do. GY_OK: from here on it is asked before
      * each byte of that writer, and none is under way past the question. */
@@ -52,6 +54,7 @@ struct gy_xfer {
     gy_xfer_region region[GY_XFER_MAX_REGION];
     int32_t n_region;
     int is_exported;
+    void *scratch; /* of the device, the last region: what lanes are proved with; NULL: nothing is */
     gy_xfer_peer *peers;
     gy_xfer_op *done, **done_tail; /* finished, callback to come */
     gy_xfer_stats stats;
@@ -66,6 +69,7 @@ struct gy_xfer_peer {
     void *priv;
     size_t bytes[GY_XFER_MAX_REGION];
     int is_device[GY_XFER_MAX_REGION];
+    double gbs;       /* proved */
     gy_xfer_op *wire; /* posted and not done, doubly linked */
 };
 
@@ -73,5 +77,11 @@ struct gy_xfer_peer {
 void gy_xfer_op_done(gy_xfer_op *op, gy_status st);
 void gy_xfer_note(gy_xfer *x, uint64_t from_epoch, const void *bytes, size_t len); /* of a forbidden one: dropped */
 int gy_xfer_is_forbidden(const gy_xfer *x, uint64_t epoch);
+
+/* xfer_prove.c. open: before the export; close: when no region is mapped any more. */
+gy_status gy_xfer_prove_open(gy_xfer *x, gy_err *err);
+void gy_xfer_prove_close(gy_xfer *x);
+gy_status gy_xfer_prove(gy_xfer_peer *p, gy_err *err);
+gy_status gy_xfer_post_own(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err);
 
 #endif

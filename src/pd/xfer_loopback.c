@@ -103,6 +103,13 @@ static gy_status lo_post(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err) {
     return GY_OK;
 }
 
+static gy_status lo_fetch(gy_xfer_peer *p, const gy_xfer_desc *d, gy_err *err) {
+    const gy_xfer *from = p->priv;
+    const gy_device *dev = p->x->o.device;
+    return dev->copy(dev->arg, (char *)p->x->region[d->src_region].mem + d->src_off,
+                     (const char *)from->region[d->dst_region].mem + d->dst_off, d->bytes, err);
+}
+
 static gy_status send_note(const gy_xfer_peer *p, const gy_xfer_op *op) {
     const gy_xfer *to = p->priv;
     note n = {.epoch = p->x->o.epoch, .len = (uint32_t)op->n_note};
@@ -167,6 +174,7 @@ const gy_xfer_ops gy_xfer_loopback = {.name = "loopback",
                                       .import_blob = lo_import,
                                       .drop = lo_drop,
                                       .post = lo_post,
+                                      .fetch = lo_fetch,
                                       .progress = lo_progress,
                                       .wait = lo_wait,
                                       .wake = lo_wake,

@@ -22,6 +22,7 @@
  */
 #include "pd/xfer_int.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "pd/stream.h"
@@ -39,7 +40,8 @@ enum { AM_NOTE = 1, AM_DATA = 2, AM_ACK = 3, N_TRACK = 2048, VERSION = 3, CLOSE_
 enum {
     PIECE = 256 << 10, /* bytes of one message: what UCX collects at the receiver before it is copied */
     N_PIECE = 8,       /* of one op, handed to UCX and not sent: enough to keep a socket full */
-    DEVICE_PIECE = 16 << 20
+    DEVICE_PIECE = 16 << 20,
+    FETCH_MS = 5000
 };
 
 typedef struct note_head {
@@ -327,6 +329,26 @@ static gy_status ucx_post(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err) {
         post_puts(s, op);
     s->is_sending = 0;
     return GY_OK; /* settled by progress: callbacks may not run in here */
+}
+
+/* Into src_off, from dst_off. One that does not end in time is left to UCX. */
+static gy_status ucx_fetch(gy_xfer_peer *p, const gy_xfer_desc *d, gy_err *err) {
+    ux *u = p->x->priv;
+    route *l = p->priv;
+    const gy_xfer_region *to = &p->x->region[d->src_region];
+    int64_t until = gy_clock_ns() + (int64_t)FETCH_MS * 1000000;
+    ucp_request_param_t q = {.op_attr_mask = UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FIELD_MEMH,
+                             .memory_type = type_of(p->x, 1),
+                             .memh = to->priv};
+    ucs_status_ptr_t r = gy_ucx()->ucp_get_nbx(l->ep, (char *)to->mem + d->src_off, d->bytes,
+                                               l->addr[d->dst_region] + d->dst_off, l->rkey[d->dst_region], &q);
+    ucs_status_t st = UCS_PTR_IS_PTR(r) ? UCS_INPROGRESS : UCS_PTR_STATUS(r);
+    while (st == UCS_INPROGRESS && gy_clock_ns() < until) {
+        gy_ucx()->ucp_worker_progress(u->worker);
+        st = gy_ucx()->ucp_request_check_status(r);
+    }
+    if (UCS_PTR_IS_PTR(r)) gy_ucx()->ucp_request_free(r);
+    return status_of(st, "reading from a peer", err);
 }
 
 static void settle_all(ux *u) {
@@ -938,6 +960,7 @@ const gy_xfer_ops gy_xfer_ucx = {.name = "ucx",
                                  .import_blob = ucx_import,
                                  .drop = ucx_drop,
                                  .post = ucx_post,
+                                 .fetch = ucx_fetch,
                                  .progress = ucx_progress,
                                  .forbid = ucx_forbid,
                                  .wait = ucx_wait,

@@ -65,7 +65,10 @@ static char *reach(const void *p) {
 static gy_status copy(void *arg, void *dst, const void *src, size_t bytes, gy_err *err) {
     fake_device *f = arg;
     (void)err;
-    memmove(reach(dst), reach(src), bytes);
+    char *to = reach(dst);
+    const char *from = reach(src);
+    memmove(to, from, bytes);
+    if (f->spoils && to != dst && from != src && bytes) to[bytes - 1]++;
     f->n_copy++;
     return GY_OK;
 }

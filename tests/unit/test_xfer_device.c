@@ -9,8 +9,12 @@
 #include "pd/xfer_mock.h"
 #include "support/fake_device.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { REGION = 1 << 20, N_OP = 64, N_COPY = 4, STRIPE = REGION / N_OP };
 
@@ -18,6 +22,7 @@ typedef struct flavour {
     gy_xfer_kind kind;
     int is_guarded;
     gy_mock_net *net;
+    double least_gbs;
 } flavour;
 
 typedef struct side {
@@ -57,11 +62,13 @@ static void open_side(side *s, const flavour *f, uint64_t epoch) {
                       .device = &s->f.dev,
                       .piece_bytes = 3000, /* several puts of most copies, the last one short */
                       .mock = f->net,
+                      .least_gbs = f->least_gbs,
                       .epoch = epoch,
                       .user = s,
                       .on_done = on_done,
                       .on_note = on_note};
     gy_xfer_limits_default(&o.limits);
+    o.limits.chunk_bytes = o.limits.inflight_bytes = REGION;
     if (gy_xfer_open(&o, &err, &s->x) < 0) fail_msg("%s", err.msg);
     assert_true(s->f.n_bind > 0);
     if (gy_xfer_region_alloc(s->x, REGION, &err, &region, &mem) < 0) fail_msg("%s", err.msg);
@@ -244,6 +251,72 @@ static void again(const flavour *f) {
     close_side(&a);
 }
 
+/* ---- lanes that are proved --------------------------------------------------------------------------------------- */
+
+static void prove_loopback(void **state) {
+    (void)state;
+    static const struct {
+        double least;
+        int spoils;
+        const char *why; /* NULL: taken */
+    } cases[] = {{0.001, 0, NULL}, {1e6, 0, "expected 1000000"}, {0.001, 1, "other bytes arrived"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const flavour f = {.kind = GY_XFER_LOOPBACK, .is_guarded = 1, .least_gbs = cases[i].least};
+        static char blob[GY_XFER_MAX_BLOB];
+        side a, b;
+        size_t len;
+        gy_err err = {0};
+        gy_xfer_peer *p = NULL;
+        open_side(&a, &f, 1);
+        open_side(&b, &f, 2);
+        a.f.spoils = cases[i].spoils;
+        assert_int_equal(gy_xfer_export(a.x, blob, sizeof blob, &len, &err), GY_OK);
+        assert_int_equal(gy_xfer_export(b.x, blob, sizeof blob, &len, &err), GY_OK);
+        assert_int_equal(gy_xfer_import(a.x, blob, len, &err, &p), cases[i].why ? GY_E_PEER : GY_OK);
+        if (cases[i].why)
+            assert_non_null(strstr(err.msg, cases[i].why));
+        else
+            assert_true(gy_xfer_peer_gbs(p) >= cases[i].least);
+        gy_xfer_poll(a.x);
+        assert_int_equal(a.n_done, 0);
+        close_side(&a);
+        close_side(&b);
+    }
+}
+
+/* The receiver is a process that knows nothing of it. */
+static void prove_ucx(void **state) {
+    (void)state;
+    static char blob[GY_XFER_MAX_BLOB];
+    const flavour f = {.kind = GY_XFER_UCX, .least_gbs = 1e-6};
+    side a;
+    gy_err err = {0};
+    gy_xfer_peer *p = NULL;
+    size_t len;
+    int fd[2];
+    assert_int_equal(pipe(fd), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        side b;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        open_side(&b, &f, 2);
+        if (gy_xfer_export(b.x, blob, sizeof blob, &len, &err) < 0) _exit(1);
+        if (write(fd[1], &len, sizeof len) != sizeof len || write(fd[1], blob, len) != (ssize_t)len) _exit(1);
+        for (;;) gy_xfer_poll(b.x);
+    }
+    close(fd[1]);
+    open_side(&a, &f, 1);
+    assert_int_equal(gy_xfer_export(a.x, blob, sizeof blob, &len, &err), GY_OK);
+    assert_int_equal(read(fd[0], &len, sizeof len), sizeof len);
+    assert_int_equal(read(fd[0], blob, len), len); /* a pipe holds more than that */
+    if (gy_xfer_import(a.x, blob, len, &err, &p) < 0) fail_msg("%s", err.msg);
+    assert_true(gy_xfer_peer_gbs(p) > 0);
+    close_side(&a);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    close(fd[0]);
+}
+
 /* ---- what is run ------------------------------------------------------------------------------------------------- */
 
 static const flavour loopback = {.kind = GY_XFER_LOOPBACK, .is_guarded = 1}, ucx = {.kind = GY_XFER_UCX};
@@ -275,8 +348,10 @@ static void test_mock(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loopback), cmocka_unit_test(test_mock),
-                                       cmocka_unit_test(test_ucx), cmocka_unit_test(no_device)};
+int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loopback),  cmocka_unit_test(test_mock),
+                                       cmocka_unit_test(prove_loopback), cmocka_unit_test(prove_ucx),
+                                       cmocka_unit_test(test_ucx),       cmocka_unit_test(no_device)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* gyre-bench-pd: prefill and decode in processes of their own: how fast KV moves, what a hand-off costs, how soon a
  * death is known. Every rate stands beside the one that the machine reaches in the same run.
  *
- *   gyre-bench-pd [PART...] [--kills N] [--gyre PROGRAM] [--json]
+ *   gyre-bench-pd [PART...] [--kills N] [--gyre PROGRAM] [--device LIST] [--json]
  *
  *   transfer   puts beside memcpy, by size; copies of an op; latency; shared memory and tcp
  *   budget     the KV of a 2048-token prompt, with what may be under way and in which pieces
@@ -9,7 +9,8 @@
  *   detect     kill -9 of a worker -> the coordinator knows
  *   layouts    one engine, two replicas, 1P1D, two hybrids on the same work (gyre bench engine --layouts)
  *
- *   Without a part all of them. PROGRAM is what is started as a worker: gyre, where it lies beside this one's folder.
+ *   Without a part all of them. LIST: GPUs of workers (handoff, detect), as gyre serve takes them. PROGRAM is what is
+ * started as a worker: gyre, where it lies beside this one's folder.
  */
 #include "pd_parts.h"
 
@@ -85,7 +86,7 @@ static void remove_checkpoints(const char *tmp) {
 
 static int usage(void) {
     fprintf(stderr, "usage: gyre-bench-pd [transfer] [budget] [handoff] [detect] [layouts] [--kills N] [--gyre "
-                    "PROGRAM] [--json]\n");
+                    "PROGRAM] [--device LIST] [--json]\n");
     return 2;
 }
 
@@ -122,6 +123,8 @@ int main(int argc, char **argv) {
             b.json = 1;
         else if (i + 1 < argc && !strcmp(argv[i], "--gyre"))
             b.gyre = argv[++i];
+        else if (i + 1 < argc && !strcmp(argv[i], "--device"))
+            b.device = argv[++i];
         else if (i + 1 < argc && !strcmp(argv[i], "--kills") && (b.n_kill = atoi(argv[i + 1])) > 0)
             i++;
         else

@@ -8,9 +8,10 @@
 
 typedef struct pd_bench {
     int json;
-    const char *gyre; /* the program whose workers are measured */
-    const char *tmp;  /* a folder for checkpoints, emptied by main */
-    int n_kill;       /* of each role */
+    const char *gyre;   /* the program whose workers are measured */
+    const char *tmp;    /* a folder for checkpoints, emptied by main */
+    int n_kill;         /* of each role */
+    const char *device; /* of workers; NULL: the processor */
 } pd_bench;
 
 gy_status pd_transfer(const pd_bench *b, gy_err *err);

@@ -36,6 +36,7 @@ gy_status pd_workers_open(const pd_bench *b, const char *dir, int32_t max_len, i
     o.prefill = o.decode = 1;
     o.threads = 1;
     o.worker_program = b->gyre;
+    if (b->device) o.backend = b->device;
     *w = (pd_workers){0};
     GY_TRY(gy_api_model_open(&w->m, dir, "auto", 0, err));
     gy_status st = gy_api_host_open(&w->m, &e, &o, NULL, NULL, err, &w->h);

@@ -8,7 +8,7 @@
  * 32 of the inner dimension in shared memory; thread (tx, ty) owns row ty and outputs tx + 16 i. It is compute bound at
  * a few TFLOP/s: meant for tests and for F32, not for speed.
  */
-#include "ops/cuda/cuda_int.cuh"
+#include "ops/cuda/graph.cuh"
 
 enum { TILE_ROWS = 16, TILE_OUT = 64, TILE_K = 32, SIDE = 16, OWN = TILE_OUT / SIDE, THREADS = SIDE * SIDE };
 
@@ -105,6 +105,12 @@ void cuda_linear(gy_backend *be, const gy_linear_args *a) {
         first += n;
     }
     cuda_launched(c, "linear");
+}
+
+int cuda_linear_silu(gy_backend *be, const void *x, const gy_weight *w, int32_t n_row, void *y) {
+    int ip = 0;
+    if (be->act != GY_BF16 || w->dtype != GY_BF16 || n_row <= 0 || joined_rows(w, &ip) != w->n || w->n % 2) return 0;
+    return cuda_lt_silu(of_be(be), w->part[0].data, w->n, w->k, x, n_row, y);
 }
 
 void cuda_prepare(gy_backend *be, const gy_weight *w, int y_f32) {

@@ -10,6 +10,8 @@
  * Ring      a stage = P panels of x and of W; one thread brings W by TMA, one brings x, mbarriers tell full and
  *           empty. Tiles of a block follow one another without a gap. P is larger for few outputs: what goes with a
  *           stage (a wait, a release, addresses) stands between two products of a chain.
+ * Silu      W is gate and up: eight outputs are four of each, of the same numbers, brought by one box of four
+ *           dimensions. So a quad of lanes holds both and leaves silu(g) u, rounded as silu_mul_kernel (rows.cu) does.
  * Early     the weights are constant: no kernel writes them, and an upload (a copy, not a kernel) lies between their
  *           writing and any use. So the ring is filled with them before griddepcontrol.wait. x and y are touched
  *           after it only, by threads that have waited themselves.
@@ -20,6 +22,7 @@
  * next kernel begin at once: alone the fastest for one row, but in a model a step of 32 rows took 15.5 ms, not 14.2.
  */
 #include "ops/cuda/attn_wgmma.cuh"
+#include "ops/cuda/bf16_two.cuh"
 #include "ops/cuda/narrow.cuh"
 
 enum {
@@ -36,6 +39,7 @@ typedef struct narrow_args {
     narrow_plan p;
     int32_t n_row, n, ldy;
     narrow_out out;
+    int32_t lets_next;
     void *y;
 } narrow_args;
 
@@ -126,6 +130,13 @@ static __device__ inline void tma_bring(uint32_t to, const CUtensorMap *map, int
                  "l"(map), "r"(k), "r"(row), "r"(bar)
                  : "memory");
 }
+static __device__ inline void tma_bring_units(uint32_t to, const CUtensorMap *map, int32_t k, int32_t unit,
+                                              uint32_t bar) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %3, "
+                 "%4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(k), "r"(0), "r"(unit), "r"(bar)
+                 : "memory");
+}
 /* Whether the phase is over, without waiting for it. */
 static __device__ inline int bar_test(uint32_t bar, uint32_t parity) {
     int over;
@@ -137,11 +148,6 @@ static __device__ inline int bar_test(uint32_t bar, uint32_t parity) {
 }
 static __device__ inline void tma_ready(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
-/* wait_for_previous without letting the next kernel begin: it begins when this one ends. */
-static __device__ inline void wait_only(void) {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 static __device__ inline void bars_init(const ring &g, const narrow_plan &p, int32_t readers) {
@@ -173,20 +179,29 @@ static __device__ inline void wait_empty(const ring &g, const narrow_plan &p, co
     if (at.i >= p.stages) bar_wait(g.empty + 8 * at.slot, at.parity ^ 1);
 }
 
-static __device__ inline void bring_weights(const ring &g, const narrow_plan &p, const CUtensorMap *w, const walk &at) {
+template <int SILU>
+static __device__ inline void bring_weights(const ring &g, const narrow_args &a, const CUtensorMap *w, const walk &at) {
+    const narrow_plan &p = a.p;
     int32_t k = at.step * p.panels * NARROW_PANEL, row = first_output(p, at);
     uint32_t to = g.base + (uint32_t)(at.slot * g.stage + p.panels * g.x_panel), full = g.full + 8 * at.slot;
     bar_expect(full, g.stage);
-    for (int32_t j = 0; j < p.panels; j++)
-        tma_bring(to + (uint32_t)(j * g.w_panel), w, k + j * NARROW_PANEL, row, full);
+    for (int32_t j = 0; j < p.panels; j++) {
+        if (SILU)
+            tma_bring_units(to + (uint32_t)(j * g.w_panel), w, k + j * NARROW_PANEL, row / 8, full);
+        else
+            tma_bring(to + (uint32_t)(j * g.w_panel), w, k + j * NARROW_PANEL, row, full);
+    }
 }
 
 /* Does not wait for the kernel before this one. */
-static __device__ inline void produce_weights(const ring &g, const narrow_plan &p, const CUtensorMap *w) {
+template <int SILU>
+static __device__ inline void produce_weights(const ring &g, const narrow_args &a, const CUtensorMap *w) {
+    const narrow_plan &p = a.p;
     for (walk at = {}; at.i < p.rounds * p.steps; advance(p, &at)) {
         wait_empty(g, p, at);
-        bring_weights(g, p, w, at);
+        bring_weights<SILU>(g, a, w, at);
     }
+    if (a.lets_next) let_next();
 }
 
 static __device__ inline void produce_x(const ring &g, const narrow_plan &p, const CUtensorMap *x) {
@@ -273,6 +288,27 @@ static __device__ inline void store(const narrow_args &a, const float (&d)[MT][N
     }
 }
 
+/* Gates are outputs 0..3 of 8, ups 4..7: lanes 0, 1 of a quad have gates, lanes 2, 3 the ups of the same numbers. They
+ * exchange, so that the former have both of the upper row, the latter both of the lower. */
+template <int MT, int NT>
+static __device__ inline void store_silu(const narrow_args &a, const float (&d)[MT][NT][4], int32_t row, int32_t at,
+                                         int32_t end) {
+    int32_t lane = (int32_t)threadIdx.x % 32, has_up = lane / 2 % 2;
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        int32_t r = row + m * 16 + lane / 4 + 8 * has_up;
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            if (at + n * 8 >= end) break;
+            uint32_t upper = (uint32_t)bf16_bits(d[m][n][0]) | (uint32_t)bf16_bits(d[m][n][1]) << 16;
+            uint32_t lower = (uint32_t)bf16_bits(d[m][n][2]) | (uint32_t)bf16_bits(d[m][n][3]) << 16;
+            uint32_t got = __shfl_xor_sync(~0u, has_up ? upper : lower, 2);
+            int64_t to = (int64_t)r * a.ldy + (at + n * 8) / 2 + lane % 2 * 2;
+            if (r < a.n_row) *(uint32_t *)((bf16 *)a.y + to) = silu_mul_two(has_up ? got : upper, has_up ? lower : got);
+        }
+    }
+}
+
 /* Half h of a stage's panels. */
 template <int MT, int NT>
 static __device__ inline void load_half(fragments<MT, NT> &f, const ring &g, uint32_t stage, lane_place l, int h) {
@@ -302,7 +338,8 @@ static __device__ inline void multiply_stage(float (&d)[MT][NT][4], fragments<MT
     at = next;
 }
 
-template <int MT, int NT> static __device__ inline void consume(const ring &g, const narrow_args &a, int32_t warp) {
+template <int MT, int NT, int SILU>
+static __device__ inline void consume(const ring &g, const narrow_args &a, int32_t warp) {
     const narrow_plan &p = a.p;
     int32_t m = warp / p.warps_n * MT, n = warp % p.warps_n * NT;
     lane_place l = place_of_lane(m, n);
@@ -314,13 +351,16 @@ template <int MT, int NT> static __device__ inline void consume(const ring &g, c
         float d[MT][NT][4] = {};
         int32_t tile = first_output(p, at), end = tile + p.tile < a.n ? tile + p.tile : a.n;
         for (int32_t step = 0; step < p.steps; step++) multiply_stage(d, f, g, p, l, at);
-        store<MT, NT>(a, d, m * 16, tile + n * 8, end);
+        if (SILU)
+            store_silu<MT, NT>(a, d, m * 16, tile + n * 8, end);
+        else
+            store<MT, NT>(a, d, m * 16, tile + n * 8, end);
     }
 }
 #endif
 
 /* warps that multiply, then the one that brings W, then the one that brings x. */
-template <int MT, int NT>
+template <int MT, int NT, int SILU>
 static __global__ void __launch_bounds__(32 * (MAX_WARPS + 2))
     narrow_kernel(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
                   const __grid_constant__ narrow_args a) {
@@ -332,7 +372,7 @@ static __global__ void __launch_bounds__(32 * (MAX_WARPS + 2))
     if (warp == readers + 1 && leads) tma_ready(&x);
     __syncthreads(); /* the barriers are there */
     if (warp == readers) {
-        if (leads) produce_weights(g, a.p, &w);
+        if (leads) produce_weights<SILU>(g, a, &w);
         return;
     }
     wait_only();
@@ -340,7 +380,7 @@ static __global__ void __launch_bounds__(32 * (MAX_WARPS + 2))
         if (leads) produce_x(g, a.p, &x);
         return;
     }
-    consume<MT, NT>(g, a, warp);
+    consume<MT, NT, SILU>(g, a, warp);
 #endif
 }
 
@@ -348,11 +388,15 @@ static __global__ void __launch_bounds__(32 * (MAX_WARPS + 2))
 
 typedef void (*narrow_fn)(CUtensorMap, CUtensorMap, narrow_args);
 
-static narrow_fn kernel_of(int32_t mt, int32_t nt) {
+template <int SILU> static narrow_fn kernel_for(int32_t mt, int32_t nt) {
     static const narrow_fn all[2][MAX_NT] = {
-        {narrow_kernel<1, 1>, narrow_kernel<1, 2>, narrow_kernel<1, 3>, narrow_kernel<1, 4>},
-        {narrow_kernel<2, 1>, narrow_kernel<2, 2>, narrow_kernel<2, 3>, narrow_kernel<2, 4>}};
+        {narrow_kernel<1, 1, SILU>, narrow_kernel<1, 2, SILU>, narrow_kernel<1, 3, SILU>, narrow_kernel<1, 4, SILU>},
+        {narrow_kernel<2, 1, SILU>, narrow_kernel<2, 2, SILU>, narrow_kernel<2, 3, SILU>, narrow_kernel<2, 4, SILU>}};
     return all[mt - 1][nt - 1];
+}
+
+static narrow_fn kernel_of(int32_t mt, int32_t nt, int is_silu) {
+    return is_silu ? kernel_for<1>(mt, nt) : kernel_for<0>(mt, nt);
 }
 
 void cuda_narrow_open(cuda_be *c, cuda_narrow *out) {
@@ -364,8 +408,8 @@ void cuda_narrow_open(cuda_be *c, cuda_narrow *out) {
     if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &out->encode, 12000, cudaEnableDefault, &found) ||
         found != cudaDriverEntryPointSuccess)
         out->encode = NULL;
-    for (int32_t i = 0; i < 2 * MAX_NT && out->encode; i++) {
-        const void *kernel = (const void *)kernel_of(1 + i / MAX_NT, 1 + i % MAX_NT);
+    for (int32_t i = 0; i < 4 * MAX_NT && out->encode; i++) {
+        const void *kernel = (const void *)kernel_of(1 + i / MAX_NT % 2, 1 + i % MAX_NT, i / (2 * MAX_NT));
         cudaFuncAttributes has;
         if (cudaFuncGetAttributes(&has, kernel) || has.binaryVersion < 90 ||
             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MOST))
@@ -386,11 +430,26 @@ static int encode(const cuda_narrow *nw, CUtensorMap *map, const void *base, int
                                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+/* Gate and up, n_ff rows each, as units of four rows of both: in boxes of 64 of k and n_unit units. */
+static int encode_units(const cuda_narrow *nw, CUtensorMap *map, const void *base, int32_t n_ff, int32_t k,
+                        int32_t n_unit) {
+    typedef decltype(&cuTensorMapEncodeTiled) encode_fn;
+    cuuint64_t row = (cuuint64_t)k * 2, dim[4] = {(cuuint64_t)k, 4, 2, (cuuint64_t)n_ff / 4};
+    cuuint64_t stride[3] = {row, row * (cuuint64_t)n_ff, row * 4};
+    cuuint32_t box[4] = {NARROW_PANEL, 4, 2, (cuuint32_t)n_unit}, step[4] = {1, 1, 1, 1};
+    return ((encode_fn)nw->encode)(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)base, dim, stride, box, step,
+                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 int cuda_narrow_run(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const void *w, int32_t n, int32_t k,
                     int32_t ldy, narrow_out out, const void *x, int32_t n_row, void *y) {
     CUtensorMap map_w, map_x;
-    narrow_args a = {*p, n_row, n, ldy, out, y};
-    if (!encode(nw, &map_w, w, n, k, p->tile) || !encode(nw, &map_x, x, n_row, k, p->rows)) return 0;
+    narrow_args a = {*p, n_row, n, ldy, out, nw->lets_next, y};
+    int has_w =
+        out == NARROW_SILU ? encode_units(nw, &map_w, w, n / 2, k, p->tile / 8) : encode(nw, &map_w, w, n, k, p->tile);
+    if (!has_w || !encode(nw, &map_x, x, n_row, k, p->rows)) return 0;
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
@@ -401,5 +460,6 @@ int cuda_narrow_run(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, con
     config.stream = c->stream;
     config.attrs = &early;
     config.numAttrs = 1;
-    return cuda_ok(c, cudaLaunchKernelEx(&config, kernel_of(p->mt, p->nt), map_w, map_x, a), "launch");
+    return cuda_ok(c, cudaLaunchKernelEx(&config, kernel_of(p->mt, p->nt, out == NARROW_SILU), map_w, map_x, a),
+                   "launch");
 }

@@ -195,13 +195,27 @@ int cuda_lt_run(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, in
     return 1;
 }
 
-/* Our kernel where it has the bits of the product alone, fastest or not: it spares a launch. */
-int cuda_lt_silu(cuda_be *c, const void *w, int32_t n, int32_t k, const void *x, int32_t n_row, void *y) {
+/* Our kernel where it has the bits of the product alone, fastest or not: it spares a launch. x: NULL if it is made. */
+static int fused_plan(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, const void *x, int32_t n_row,
+                      const void *y, narrow_plan *p) {
     const lt_shape *s = find_shape(c->lt, n, k, n, 0);
-    narrow_plan p;
     if (!s || !s->usable || !s->is_same[class_of(n_row)] || ((uintptr_t)w | (uintptr_t)x | (uintptr_t)y) % 16) return 0;
-    return cuda_narrow_plan(c->n_sm, n, k, n / 2, n_row, &p) &&
+    return cuda_narrow_plan(c->n_sm, n, k, ldy, n_row, p);
+}
+
+int cuda_lt_silu(cuda_be *c, const void *w, int32_t n, int32_t k, const void *x, int32_t n_row, void *y) {
+    narrow_plan p;
+    return fused_plan(c, w, n, k, n / 2, x, n_row, y, &p) &&
            cuda_narrow_run(c, &c->lt->narrow, &p, w, n, k, n / 2, NARROW_SILU, x, n_row, y);
+}
+
+int cuda_lt_norm(cuda_be *c, const void *w, int32_t n, int32_t k, int is_silu, const narrow_norm *norm, int32_t n_row,
+                 void *y) {
+    narrow_plan p;
+    int32_t ldy = is_silu ? n / 2 : n;
+    return fused_plan(c, w, n, k, ldy, NULL, n_row, y, &p) && cuda_narrow_plan_norm(&p, k, n_row) &&
+           cuda_narrow_run_norm(c, &c->lt->narrow, &p, w, n, k, ldy, is_silu ? NARROW_SILU : NARROW_BF16, norm, n_row,
+                                y);
 }
 
 void cuda_lt_let_next(cuda_be *c, int on) {

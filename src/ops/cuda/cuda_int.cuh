@@ -100,6 +100,9 @@ int cuda_lt_run(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, in
                 void *y);
 /* n / 2 gates and as many ups. 0: not by our kernel, nothing was done. */
 int cuda_lt_silu(cuda_be *c, const void *w, int32_t n, int32_t k, const void *x, int32_t n_row, void *y);
+struct narrow_norm; /* narrow.cuh: instead of x */
+int cuda_lt_norm(cuda_be *c, const void *w, int32_t n, int32_t k, int is_silu, const narrow_norm *norm, int32_t n_row,
+                 void *y);
 void cuda_prepare(gy_backend *be, const gy_weight *w, int y_f32); /* linear.cu */
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */

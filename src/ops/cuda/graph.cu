@@ -32,7 +32,8 @@ enum fuse {
     FUSE_JOIN = 4,  /* the join in attention */
     FUSE_AHEAD = 8, /* with FUSE_ROPE: K and V are on their way before the product in front has ended */
     LET_NEXT = 16,  /* the kernel behind one of our products begins before that ends */
-    MANY_ROWS = 32  /* up to MAX_ROWS_TRIED rows are recorded */
+    MANY_ROWS = 32, /* up to MAX_ROWS_TRIED rows are recorded */
+    FUSE_NORM = 64  /* residual and norm in the product behind them */
 };
 enum { FUSED_ALWAYS = 0 };
 
@@ -59,7 +60,7 @@ typedef struct graph_stack { /* engine lifetime */
     int32_t fuse, max_rows;
     char *mem;         /* device: activations of max_rows rows */
     uint32_t *arrived; /* [max_rows][n_head_kv], 0 between launches */
-    void *a, *b, *qkv, *att, *gu, *f;
+    void *a, *b, *qkv, *att, *gu, *f, *h;
     uint64_t clock;
     int is_off; /* a recording failed */
     recording all[RECORDINGS];
@@ -70,15 +71,6 @@ typedef struct graph_stack { /* engine lifetime */
 static void product(gy_backend *be, const void *x, const gy_weight *w, int32_t n_row, void *y) {
     gy_linear_args a = {x, w, n_row, 0, y};
     cuda_linear(be, &a);
-}
-
-/* h = residual, and a = its norm with next, or the residual alone. */
-static void join_branch(gy_backend *be, const graph_stack *g, const gy_stack_args *a, const void *w, const void *next) {
-    gy_residual_norm_args r = {{a->x, g->b, w, g->d.norms, g->d.eps, a->rows.n_row, g->d.n_embd}, next, g->d.eps, g->a};
-    if (next)
-        cuda_residual_norm(be, &r);
-    else
-        cuda_residual(be, &r.r);
 }
 
 static void attend(gy_backend *be, const graph_stack *g, const gy_rope_kv_args *rope, const gy_attn_args *attn) {
@@ -95,29 +87,78 @@ static void gate_and_up(gy_backend *be, const graph_stack *g, const gy_weight *w
     cuda_silu_mul(be, &silu);
 }
 
-static void run_layer(gy_backend *be, const graph_stack *g, int32_t i, const gy_stack_args *a) {
+/* Where the residuals' sum is, and the memory that a launch which may not overwrite it puts the new one into. */
+typedef struct residual_place {
+    void *h, *other;
+} residual_place;
+
+static gy_residual_norm_args residual_of(const graph_stack *g, const gy_stack_args *a, const residual_place *at,
+                                         const void *w, const void *next) {
+    return {{at->h, g->b, w, g->d.norms, g->d.eps, a->rows.n_row, g->d.n_embd}, next, g->d.eps, g->a};
+}
+
+/* Residual, norm and the product behind in one launch? With FUSE_SILU that of gate and up leaves f. */
+static int multiply_residual(gy_backend *be, const graph_stack *g, const gy_residual_norm_args *r, residual_place *at,
+                             const gy_weight *w, int is_silu, void *y) {
+    if (!(g->fuse & FUSE_NORM) || !cuda_linear_norm(be, r, at->other, w, is_silu, y)) return 0;
+    *at = {at->other, at->h};
+    return 1;
+}
+
+static void residual_gate_and_up(gy_backend *be, const graph_stack *g, const gy_residual_norm_args *r, int may_move,
+                                 residual_place *at, const gy_weight *w) {
+    gy_silu_mul_args silu = {g->gu, r->r.n_row, g->d.n_ff, g->f};
+    int is_silu = (g->fuse & FUSE_SILU) != 0;
+    if (may_move && multiply_residual(be, g, r, at, w, is_silu, is_silu ? g->f : g->gu)) {
+        if (!is_silu) cuda_silu_mul(be, &silu);
+        return;
+    }
+    cuda_residual_norm(be, r);
+    gate_and_up(be, g, w, r->r.n_row);
+}
+
+static void residual_qkv(gy_backend *be, const graph_stack *g, const gy_residual_norm_args *r, residual_place *at,
+                         const gy_weight *w) {
+    if (multiply_residual(be, g, r, at, w, 0, g->qkv)) return;
+    cuda_residual_norm(be, r);
+    product(be, g->a, w, r->r.n_row, g->qkv);
+}
+
+/* From q, k, v of this layer to those of the next. The last layer leaves the residuals' sum in x: its first residual
+ * moves it there, or does not move it. */
+static void run_layer(gy_backend *be, const graph_stack *g, int32_t i, const gy_stack_args *a, residual_place *at) {
     const gy_stack_desc *d = &g->d;
     const graph_layer *l = g->layer + i;
-    int32_t n = a->rows.n_row;
+    int32_t n = a->rows.n_row, is_last = i + 1 == d->n_layer;
     gy_rope_kv_args rope = {g->qkv,        l->q_bias, l->k_bias, a->cos,    a->sin, d->rope,
                             d->round_each, d->n_head, a->kv,     d->il + i, a->rows};
     gy_attn_args attn = {g->qkv,    (d->n_head + 2 * d->n_head_kv) * d->head_dim,
                          d->n_head, (float)(1.0 / sqrt((double)d->head_dim)),
                          a->kv,     d->il + i,
                          a->rows,   g->att};
-    product(be, g->a, &l->w[0], n, g->qkv);
     attend(be, g, &rope, &attn);
     product(be, g->att, &l->w[1], n, g->b);
-    join_branch(be, g, a, l->norm[1], l->norm[2]);
-    gate_and_up(be, g, &l->w[2], n);
+    gy_residual_norm_args r = residual_of(g, a, at, l->norm[1], l->norm[2]);
+    residual_gate_and_up(be, g, &r, !is_last || at->h != a->x, at, &l->w[2]);
     product(be, g->f, &l->w[3], n, g->b);
-    join_branch(be, g, a, l->norm[3], i + 1 < d->n_layer ? l[1].norm[0] : NULL);
+    r = residual_of(g, a, at, l->norm[3], is_last ? NULL : l[1].norm[0]);
+    if (is_last)
+        cuda_residual(be, &r.r);
+    else
+        residual_qkv(be, g, &r, at, &l[1].w[0]);
 }
 
-static void run_layers(gy_backend *be, const graph_stack *g, const gy_stack_args *a) {
-    gy_norm_args norm = {a->x, g->layer[0].norm[0], g->d.eps, a->rows.n_row, g->d.n_embd, g->a};
+static void run_layers(cuda_be *c, const graph_stack *g, const gy_stack_args *a) {
+    gy_backend *be = &c->head.be;
+    int32_t n = a->rows.n_row;
+    residual_place at = {a->x, g->h};
+    gy_norm_args norm = {a->x, g->layer[0].norm[0], g->d.eps, n, g->d.n_embd, g->a};
     cuda_norm(be, &norm);
-    for (int32_t i = 0; i < g->d.n_layer; i++) run_layer(be, g, i, a);
+    product(be, g->a, &g->layer[0].w[0], n, g->qkv);
+    for (int32_t i = 0; i < g->d.n_layer; i++) run_layer(be, g, i, a, &at);
+    if (at.h == a->x) return;
+    size_t bytes = (size_t)n * (size_t)g->d.n_embd * sizeof(bf16);
+    cuda_ok(c, cudaMemcpyAsync(a->x, at.h, bytes, cudaMemcpyDeviceToDevice, c->stream), "recording");
 }
 
 /* ---- recordings -------------------------------------------------------------------------------------------------- */
@@ -152,10 +193,10 @@ static void record(cuda_be *c, graph_stack *g, const gy_stack_args *a, recording
     if (cuda_ok(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal), "recording")) {
         cuda_attn_record(c, 1);
         cuda_lt_let_next(c, (g->fuse & LET_NEXT) != 0);
-        run_layers(&c->head.be, g, a);
+        run_layers(c, g, a);
         cuda_lt_let_next(c, 0);
         cuda_attn_record(c, 0);
-        if (cudaStreamEndCapture(c->stream, &graph) != cudaSuccess ||
+        if (cudaStreamEndCapture(c->stream, &graph) != cudaSuccess || c->first != before ||
             cudaGraphInstantiate(&r->graph, graph, 0) != cudaSuccess)
             r->graph = NULL;
     }
@@ -195,18 +236,18 @@ static int take_memory(cuda_be *c, graph_stack *g) {
     const gy_stack_desc *d = &g->d;
     size_t q = (size_t)d->n_head * (size_t)d->head_dim, kv = (size_t)d->n_head_kv * (size_t)d->head_dim;
     size_t embd = (size_t)d->n_embd, ff = (size_t)d->n_ff, rows = (size_t)g->max_rows,
-           n[6] = {embd, embd, q + 2 * kv, q, 2 * ff, ff};
-    void **to[6] = {&g->a, &g->b, &g->qkv, &g->att, &g->gu, &g->f};
-    size_t at[7] = {};
-    for (int i = 0; i < 6; i++) at[i + 1] = at[i] + (n[i] * rows * sizeof(bf16) + 255) / 256 * 256;
+           n[7] = {embd, embd, q + 2 * kv, q, 2 * ff, ff, embd};
+    void **to[7] = {&g->a, &g->b, &g->qkv, &g->att, &g->gu, &g->f, &g->h};
+    size_t at[8] = {};
+    for (int i = 0; i < 7; i++) at[i + 1] = at[i] + (n[i] * rows * sizeof(bf16) + 255) / 256 * 256;
     size_t arrived = rows * (size_t)d->n_head_kv * sizeof *g->arrived;
-    if (cudaMalloc((void **)&g->mem, at[6] + arrived) != cudaSuccess) {
+    if (cudaMalloc((void **)&g->mem, at[7] + arrived) != cudaSuccess) {
         cudaGetLastError();
         return 0;
     }
-    g->arrived = (uint32_t *)(g->mem + at[6]);
+    g->arrived = (uint32_t *)(g->mem + at[7]);
     cuda_ok(c, cudaMemsetAsync(g->arrived, 0, arrived, c->stream), "opening a stage");
-    for (int i = 0; i < 6; i++) *to[i] = g->mem + at[i];
+    for (int i = 0; i < 7; i++) *to[i] = g->mem + at[i];
     return 1;
 }
 

@@ -27,6 +27,10 @@ void cuda_attn_recorded(gy_backend *be, const gy_attn_args *a, const gy_rope_kv_
 
 /* linear(gate_up) and silu_mul in one: y [n_row, n_ff]. 0: nothing was done, this product is not our kernel's. */
 int cuda_linear_silu(gy_backend *be, const void *x, const gy_weight *w, int32_t n_row, void *y);
+/* residual_norm and the product of its y (is_silu: and silu_mul of that) in one, for few rows. h_out, not r->r.h, gets
+ * the new h; r->y is not touched. 0: nothing was done. */
+int cuda_linear_norm(gy_backend *be, const gy_residual_norm_args *r, void *h_out, const gy_weight *w, int is_silu,
+                     void *y);
 /* Whether our products let the next kernel begin when their last weights are on the way, not when they end. */
 void cuda_lt_let_next(cuda_be *c, int on);
 

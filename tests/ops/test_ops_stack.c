@@ -64,7 +64,7 @@ typedef struct fixture {
     void *stack;
 } fixture;
 
-enum { BORDER = 1024 };
+enum { BORDER = 1024, KV_OFTEN = 64 << 20 }; /* more KV memory than that is compared at the end */
 
 static void *hold(fixture *f, size_t bytes) {
     void *p = f->be->ops->alloc(f->be, bytes);
@@ -363,7 +363,8 @@ static int run_batch(fixture *f, const batch *b) {
         compose(f, 0, f->s->n_layer, rows);
         compare(f, f->x[0], f->x[1], MAX_ROWS * (size_t)f->s->n_embd * 2 + 2 * BORDER, what);
     }
-    compare(f, f->kv[0].base, f->kv[1].base, f->kv_bytes, what);
+    if (f->kv_bytes < KV_OFTEN || b == &batches[COUNT(batches) - 1])
+        compare(f, f->kv[0].base, f->kv[1].base, f->kv_bytes, what);
     return n_ran;
 }
 

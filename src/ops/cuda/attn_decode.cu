@@ -70,16 +70,22 @@ template <int D, int ROPE> struct source {
 
 /* Of the pairs in this lane's fragments of q: word t of fragments 8 elements apart. With halves the pairs of two
  * neighbouring elements, with neighbours one of each of the two words of a fragment. */
-template <int D> struct angles { float c[D / 16][2], s[D / 16][2]; };
+template <int D> struct __align__(8) angles {
+    float c[D / 16][2], s[D / 16][2];
+};
 
 template <int D> static __device__ inline void load_angles(const chunk_extra &e, int32_t row, angles<D> &to) {
     const float *cs = e.cos + (int64_t)row * (D / 2), *sn = e.sin + (int64_t)row * (D / 2);
     int c = (int)threadIdx.x % 4;
 #pragma unroll
     for (int t = 0; t < D / 16; t++) {
-        int at0 = 8 * t + (e.is_pairs ? c : 2 * c), at1 = at0 + (e.is_pairs ? 4 : 1);
-        to.c[t][0] = cs[at0], to.c[t][1] = cs[at1];
-        to.s[t][0] = sn[at0], to.s[t][1] = sn[at1];
+        if (e.is_pairs) {
+            to.c[t][0] = cs[8 * t + c], to.c[t][1] = cs[8 * t + 4 + c];
+            to.s[t][0] = sn[8 * t + c], to.s[t][1] = sn[8 * t + 4 + c];
+        } else {
+            *(float2 *)to.c[t] = *(const float2 *)(cs + 8 * t + 2 * c);
+            *(float2 *)to.s[t] = *(const float2 *)(sn + 8 * t + 2 * c);
+        }
     }
 }
 

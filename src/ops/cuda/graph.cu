@@ -19,6 +19,7 @@
  */
 #include "ops/cuda/graph.cuh"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -185,6 +186,13 @@ static recording *find(cuda_be *c, graph_stack *g, const record_key *key) {
     return NULL;
 }
 
+/* With GY_FUSE_SAY: whether what was to be fused was. Goes with GY_FUSE. */
+static void say_nodes(cudaGraph_t graph, const graph_stack *g, int32_t n_row) {
+    size_t n = 0;
+    if (!getenv("GY_FUSE_SAY") || cudaGraphGetNodes(graph, NULL, &n) != cudaSuccess) return;
+    fprintf(stderr, "GY_FUSE %d, %d rows: %zu launches, %d layers\n", g->fuse, n_row, n, g->d.n_layer);
+}
+
 /* Only this thread's calls are held to the rules of recording: others may load or free meanwhile. Nothing has run when
  * it fails, so what was kept as an error is forgotten. */
 static void record(cuda_be *c, graph_stack *g, const gy_stack_args *a, recording *r) {
@@ -200,6 +208,7 @@ static void record(cuda_be *c, graph_stack *g, const gy_stack_args *a, recording
             cudaGraphInstantiate(&r->graph, graph, 0) != cudaSuccess)
             r->graph = NULL;
     }
+    if (graph) say_nodes(graph, g, a->rows.n_row);
     if (graph) cudaGraphDestroy(graph);
     if (r->graph) return;
     g->is_off = 1;

@@ -186,7 +186,8 @@ static void plan_decode(cuda_attn *p, int32_t r, int64_t chunks_at_once) {
         ((join_item *)p->join.host)[p->n_join++] = {r, n, l[-1].n_chunk};
         l[-1].n_join++;
     }
-    for (int32_t t = 0; t < n; t++) ((chunk_item *)p->chunk.host)[p->n_chunk++] = {r, t, n};
+    int64_t off = ((const int64_t *)p->off.host)[r];
+    for (int32_t t = 0; t < n; t++) ((chunk_item *)p->chunk.host)[p->n_chunk++] = {r, t, n, pos_of(p, r) + 1, off};
     l[-1].n_chunk += n;
 }
 
@@ -322,7 +323,7 @@ static int64_t rounded_chunks(int64_t n, int32_t n_row) {
 static void add_blanks(cuda_attn *p) {
     p->all_chunk = rounded_chunks(p->n_chunk, p->n_row);
     p->all_join = p->n_join ? p->n_row : 0;
-    for (int64_t i = p->n_chunk; i < p->all_chunk; i++) ((chunk_item *)p->chunk.host)[i] = {-1, 0, 0};
+    for (int64_t i = p->n_chunk; i < p->all_chunk; i++) ((chunk_item *)p->chunk.host)[i] = {-1, 0, 0, 0, 0};
     for (int32_t i = p->n_join; i < p->all_join; i++) ((join_item *)p->join.host)[i] = {0, 0, 0};
 }
 

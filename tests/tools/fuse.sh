@@ -1,7 +1,7 @@
 #!/bin/bash
 # One window for the fused launches of recorded stages (src/ops/cuda/graph.cu, enum fuse): are bits equal, and what does
-# each gain? fuse.sh BUILD OUT [right] [time] [engine], from any folder; BUILD has test_ops_stack (or tests/ has it),
-# libgyre_cuda.so beside it, and for `engine` gyre and tests/test_equal_gpu. About 60, 40 and 120 s. Goes when the
+# each gain? fuse.sh BUILD OUT [right] [time] [memcheck] [engine], from any folder; BUILD has test_ops_stack (or tests/ has it),
+# libgyre_cuda.so beside it, and for `engine` gyre and tests/test_equal_gpu. About 60, 50, 100 and 150 s. Goes when the
 # choice is made.
 #   1 silu   2 rope   4 join   8 ahead   16 let next   32 up to 256 rows   64 norm
 set -u
@@ -44,6 +44,14 @@ case " $only " in *" time "*)
     times long 0,4,6,14,2,10,16,20,30,31,95 1 2048
     times more 0,16,1,17,2,6,14,7,15,31 8 1024 32 1024 64 1024
     times many 0,32,38,46 256 128 256 1024
+    ;;
+esac
+case " $only " in *" memcheck "*)
+    for shape in 4 5; do
+        timeout -k 1 100 compute-sanitizer --tool memcheck --error-exitcode 9 "$test" --fuse 95 --shape $shape \
+            >"$out/memcheck_$shape.log" 2>&1
+        echo "memcheck, shape $shape: rc $?, $(grep -a 'ERROR SUMMARY' "$out/memcheck_$shape.log")"
+    done
     ;;
 esac
 case " $only " in *" engine "*)

@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MIN_RUN = 8, MAX_GROUP = 16 };
+enum { MIN_RUN = 8, MAX_GROUP = 16, MAX_APART = 256 };
 #define PART_BYTES ((size_t)192 << 20) /* of partial sums */
 
 typedef struct join_item {
@@ -57,6 +57,7 @@ struct cuda_attn {
     int64_t all_chunk; /* with blank ones */
     int32_t all_join;
     int is_recorded; /* launches take the blank ones too */
+    int is_apart;    /* no two rows stand on one map row */
     float *part;     /* PART_BYTES, taken when first needed */
 };
 
@@ -68,16 +69,8 @@ static __global__ void __launch_bounds__(D) join_kernel(attn_args a, const join_
     int32_t head = (int32_t)blockIdx.y;
     const float *p = part + (it.first * a.n_head + head) * (D + 2);
     int64_t step = (int64_t)a.n_head * (D + 2);
-    float m = -INFINITY, l = 0.0f, sum = 0.0f;
-#pragma unroll 4
-    for (int32_t t = 0; t < it.n_chunk; t++, p += step) {
-        float2 ml = *(const float2 *)(p + D);
-        float f_old, f_new;
-        attn_factors(m, ml.x, &m, &f_old, &f_new);
-        l = attn_join(l, f_old, ml.y, f_new);
-        sum = attn_join(sum, f_old, p[threadIdx.x], f_new);
-    }
-    ((uint16_t *)a.y)[((int64_t)it.row * a.n_head + head) * D + threadIdx.x] = attn_result(sum, __frcp_rn(l));
+    ((uint16_t *)a.y)[((int64_t)it.row * a.n_head + head) * D + threadIdx.x] =
+        join_chunks<D>(p, step, it.n_chunk, (int)threadIdx.x);
 }
 
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
@@ -193,7 +186,8 @@ static void plan_decode(cuda_attn *p, int32_t r, int64_t chunks_at_once) {
         ((join_item *)p->join.host)[p->n_join++] = {r, n, l[-1].n_chunk};
         l[-1].n_join++;
     }
-    for (int32_t t = 0; t < n; t++) ((chunk_item *)p->chunk.host)[p->n_chunk++] = {r, t, n};
+    int64_t off = ((const int64_t *)p->off.host)[r];
+    for (int32_t t = 0; t < n; t++) ((chunk_item *)p->chunk.host)[p->n_chunk++] = {r, t, n, pos_of(p, r) + 1, off};
     l[-1].n_chunk += n;
 }
 
@@ -329,8 +323,17 @@ static int64_t rounded_chunks(int64_t n, int32_t n_row) {
 static void add_blanks(cuda_attn *p) {
     p->all_chunk = rounded_chunks(p->n_chunk, p->n_row);
     p->all_join = p->n_join ? p->n_row : 0;
-    for (int64_t i = p->n_chunk; i < p->all_chunk; i++) ((chunk_item *)p->chunk.host)[i] = {-1, 0, 0};
+    for (int64_t i = p->n_chunk; i < p->all_chunk; i++) ((chunk_item *)p->chunk.host)[i] = {-1, 0, 0, 0, 0};
     for (int32_t i = p->n_join; i < p->all_join; i++) ((join_item *)p->join.host)[i] = {0, 0, 0};
+}
+
+/* Few rows, once a batch. */
+static int are_apart(const cuda_attn *p) {
+    const int64_t *off = (const int64_t *)p->off.host;
+    for (int32_t r = 1; r < p->n_row; r++)
+        for (int32_t i = 0; i < r; i++)
+            if (off[i] == off[r]) return 0;
+    return 1;
 }
 
 static int plan(cuda_be *c, cuda_attn *p) {
@@ -356,6 +359,7 @@ static int plan(cuda_be *c, cuda_attn *p) {
     qsort(p->block.host, (size_t)p->n_block, sizeof(prompt_block), longer_first);
     if (p->has_wgmma && p->n_block && !lay_out_walks(c, p)) return 0;
     if (!p->has_wgmma) cuda_put(c, p->block.dev, p->block.host, (size_t)p->n_block * sizeof(prompt_block));
+    p->is_apart = !p->n_block && p->n_row <= MAX_APART && are_apart(p);
     add_blanks(p);
     cuda_put(c, p->join.dev, p->join.host, (size_t)p->all_join * sizeof(join_item));
     cuda_put(c, p->chunk.dev, p->chunk.host, (size_t)p->all_chunk * sizeof(chunk_item));
@@ -376,16 +380,16 @@ static void launch_join(cuda_be *c, int32_t d, const attn_args &a, const join_it
         launch_early(c, join_kernel<128>, grid, 128, 0, a, items, part);
 }
 
-static void launch_decode(cuda_be *c, cuda_attn *p, int32_t d, const attn_args &a) {
+static void launch_decode(cuda_be *c, cuda_attn *p, int32_t d, const attn_args &a, const chunk_extra &more) {
     if (!has_part(c, p)) return;
     if (p->is_recorded) {
-        cuda_attn_chunks(c, d, a, (const chunk_item *)p->chunk.dev, (int32_t)p->all_chunk, p->part);
-        if (p->all_join) launch_join(c, d, a, (const join_item *)p->join.dev, p->all_join, p->part);
+        cuda_attn_chunks(c, d, a, more, (const chunk_item *)p->chunk.dev, (int32_t)p->all_chunk, p->part);
+        if (p->all_join && !more.arrived) launch_join(c, d, a, (const join_item *)p->join.dev, p->all_join, p->part);
         return;
     }
     for (int32_t i = 0; i < p->n_range; i++) {
         launch_range l = ((const launch_range *)p->range.host)[i];
-        cuda_attn_chunks(c, d, a, (const chunk_item *)p->chunk.dev + l.chunk, (int32_t)l.n_chunk, p->part);
+        cuda_attn_chunks(c, d, a, {}, (const chunk_item *)p->chunk.dev + l.chunk, (int32_t)l.n_chunk, p->part);
         if (l.n_join) launch_join(c, d, a, (const join_item *)p->join.dev + l.join, l.n_join, p->part);
     }
 }
@@ -423,7 +427,7 @@ int cuda_attn_plan_ahead(cuda_be *c, int32_t n_head, int32_t n_head_kv, int32_t 
     int32_t group = n_head / n_head_kv;
     if (!has_heads(c, head_dim, group) || !p->n_row || !have_plan(c, p, n_head, group, head_dim)) return 0;
     if (p->n_block || p->n_range != 1 || !has_part(c, p)) return 0;
-    *out = {p->all_chunk, p->all_join, p->chunk.dev, p->join.dev, p->part};
+    *out = {p->all_chunk, p->all_join, p->is_apart, p->chunk.dev, p->join.dev, p->part};
     return 1;
 }
 
@@ -431,10 +435,24 @@ void cuda_attn_record(cuda_be *c, int on) {
     c->attn->is_recorded = on;
 }
 
+static attn_args args_of(const gy_attn_args *x) {
+    return {(const bf16 *)x->q,
+            (const bf16 *)x->kv->base,
+            x->kv->map,
+            x->rows.pos,
+            x->rows.map_off,
+            (bf16 *)x->y,
+            x->q_stride,
+            x->n_head,
+            x->n_head / x->kv->n_head_kv,
+            (float)((double)x->scale * 1.4426950408889634),
+            {x->kv->n_layer, x->il, x->kv->n_head_kv * x->kv->head_dim}};
+}
+
 void cuda_attn_run(gy_backend *be, const gy_attn_args *x) {
     cuda_be *c = of_be(be);
     cuda_attn *p = c->attn;
-    int32_t d = x->kv->head_dim, group = x->n_head / x->kv->n_head_kv;
+    int32_t d = x->kv->head_dim;
     if (x->rows.n_row <= 0) return;
     if (!has_kernel(c, x)) {
         cuda_attn_plain(c, x);
@@ -444,19 +462,43 @@ void cuda_attn_run(gy_backend *be, const gy_attn_args *x) {
         cuda_ok(c, cudaErrorInvalidValue, "attention: rows that begin_rows was not told of");
         return;
     }
-    if (!have_plan(c, p, x->n_head, group, d)) return;
-    attn_args a = {(const bf16 *)x->q,
-                   (const bf16 *)x->kv->base,
-                   x->kv->map,
-                   x->rows.pos,
-                   x->rows.map_off,
-                   (bf16 *)x->y,
-                   x->q_stride,
-                   x->n_head,
-                   group,
-                   (float)((double)x->scale * 1.4426950408889634),
-                   {x->kv->n_layer, x->il, x->kv->n_head_kv * d}};
+    if (!have_plan(c, p, x->n_head, x->n_head / x->kv->n_head_kv, d)) return;
+    attn_args a = args_of(x);
     if (p->n_block) launch_prompt(c, p, d, a);
-    if (p->n_range) launch_decode(c, p, d, a);
+    if (p->n_range) launch_decode(c, p, d, a, {});
+    cuda_launched(c, "attention");
+}
+
+/* Of rope's operands: pieces of 16 bytes. */
+static int is_aligned(const gy_rope_kv_args *r) {
+    return ((uintptr_t)r->cos | (uintptr_t)r->sin | (uintptr_t)r->q_bias | (uintptr_t)r->k_bias) % 16 == 0;
+}
+
+static void add_rope(const gy_rope_kv_args *r, int is_ahead, chunk_extra *e) {
+    e->cos = r->cos, e->sin = r->sin;
+    e->q_bias = (const bf16 *)r->q_bias, e->k_bias = (const bf16 *)r->k_bias;
+    e->slot = r->rows.slot;
+    e->kv = (bf16 *)r->kv->base;
+    e->is_pairs = r->kind == GY_ROPE_PAIRS;
+    e->round_each = r->round_each;
+    e->is_ahead = is_ahead;
+}
+
+void cuda_attn_recorded(gy_backend *be, const gy_attn_args *x, const gy_rope_kv_args *rope, int is_ahead,
+                        uint32_t *arrived) {
+    cuda_be *c = of_be(be);
+    cuda_attn *p = c->attn;
+    chunk_extra e = {};
+    int is_ours = has_kernel(c, x);
+    if (rope && is_ours && p->is_apart && is_aligned(rope))
+        add_rope(rope, is_ahead, &e);
+    else if (rope)
+        cuda_rope_kv(be, rope);
+    e.arrived = arrived;
+    if (!is_ours) {
+        cuda_attn_plain(c, x);
+        return;
+    }
+    launch_decode(c, p, x->kv->head_dim, args_of(x), e);
     cuda_launched(c, "attention");
 }

@@ -17,6 +17,7 @@
  *
  * The library is opened here and not linked: F32 works without it, and where it is missing a sentence says so.
  */
+#include "ops/cuda/graph.cuh"
 #include "ops/cuda/narrow.cuh"
 
 #include <cublasLt.h>
@@ -49,6 +50,7 @@ typedef struct lt_shape {
     cublasLtMatrixLayout_t w, x, y;
     cublasLtMatmulAlgo_t algo[N_CLASS];
     int is_narrow[N_CLASS]; /* our own kernel instead */
+    int is_same[N_CLASS];   /* our own kernel has the reference's bits */
 } lt_shape;
 
 struct cuda_lt {
@@ -193,6 +195,33 @@ int cuda_lt_run(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, in
     return 1;
 }
 
+/* Our kernel where it has the bits of the product alone, fastest or not: it spares a launch. x: NULL if it is made. */
+static int fused_plan(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, const void *x, int32_t n_row,
+                      const void *y, narrow_plan *p) {
+    const lt_shape *s = find_shape(c->lt, n, k, n, 0);
+    if (!s || !s->usable || !s->is_same[class_of(n_row)] || ((uintptr_t)w | (uintptr_t)x | (uintptr_t)y) % 16) return 0;
+    return cuda_narrow_plan(c->n_sm, n, k, ldy, n_row, p);
+}
+
+int cuda_lt_silu(cuda_be *c, const void *w, int32_t n, int32_t k, const void *x, int32_t n_row, void *y) {
+    narrow_plan p;
+    return fused_plan(c, w, n, k, n / 2, x, n_row, y, &p) &&
+           cuda_narrow_run(c, &c->lt->narrow, &p, w, n, k, n / 2, NARROW_SILU, x, n_row, y);
+}
+
+int cuda_lt_norm(cuda_be *c, const void *w, int32_t n, int32_t k, int is_silu, const narrow_norm *norm, int32_t n_row,
+                 void *y) {
+    narrow_plan p;
+    int32_t ldy = is_silu ? n / 2 : n;
+    return fused_plan(c, w, n, k, ldy, NULL, n_row, y, &p) && cuda_narrow_plan_norm(&p, k, n_row) &&
+           cuda_narrow_run_norm(c, &c->lt->narrow, &p, w, n, k, ldy, is_silu ? NARROW_SILU : NARROW_BF16, norm, n_row,
+                                y);
+}
+
+void cuda_lt_let_next(cuda_be *c, int on) {
+    c->lt->narrow.lets_next = on;
+}
+
 /* ---- the choice -------------------------------------------------------------------------------------------------- */
 
 /* What a choice is tried on. x: random rows whose elements differ in size, so that another order of sums shows. */
@@ -311,9 +340,8 @@ static float time_of(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, 
 }
 
 /* Below NARROW_ROWS our kernel is tried too. It has other plans for 1..8 rows and for 9..16, which are one class. */
-static int narrow_wins(cuda_be *c, lt_shape *s, const trial *t, int32_t most, int32_t least, float best) {
-    if (most > NARROW_ROWS || !same_bits(c, s, NULL, t, most) || !same_bits(c, s, NULL, t, least)) return 0;
-    return time_of(c, s, NULL, t, most) < best;
+static int narrow_agrees(cuda_be *c, lt_shape *s, const trial *t, int32_t most, int32_t least) {
+    return most <= NARROW_ROWS && same_bits(c, s, NULL, t, most) && same_bits(c, s, NULL, t, least);
 }
 
 static void choose_class(cuda_be *c, lt_shape *s, const trial *t, int class_at) {
@@ -330,7 +358,8 @@ static void choose_class(cuda_be *c, lt_shape *s, const trial *t, int class_at) 
         best = ms;
         s->algo[class_at] = offered[i].algo;
     }
-    s->is_narrow[class_at] = narrow_wins(c, s, t, most, least, best);
+    s->is_same[class_at] = narrow_agrees(c, s, t, most, least);
+    s->is_narrow[class_at] = s->is_same[class_at] && time_of(c, s, NULL, t, most) < best;
 }
 
 static void choose(cuda_be *c, lt_shape *s, const void *w) {

@@ -98,6 +98,11 @@ void cuda_lt_close(cuda_be *c);
 void cuda_lt_prepare(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, int y_f32);
 int cuda_lt_run(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, int y_f32, const void *x, int32_t n_row,
                 void *y);
+/* n / 2 gates and as many ups. 0: not by our kernel, nothing was done. */
+int cuda_lt_silu(cuda_be *c, const void *w, int32_t n, int32_t k, const void *x, int32_t n_row, void *y);
+struct narrow_norm; /* narrow.cuh: instead of x */
+int cuda_lt_norm(cuda_be *c, const void *w, int32_t n, int32_t k, int is_silu, const narrow_norm *norm, int32_t n_row,
+                 void *y);
 void cuda_prepare(gy_backend *be, const gy_weight *w, int y_f32); /* linear.cu */
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
@@ -123,11 +128,19 @@ static inline void launch_early(cuda_be *c, void (*kernel)(P...), dim3 grid, int
 
 /* First statement of a kernel for launch_early: the next one may be started from now on; this one goes on when the one
  * before it is complete and its results are visible. */
-static __device__ inline void wait_for_previous(void) {
+static __device__ inline void let_next(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+static __device__ inline void wait_only(void) {
+#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+static __device__ inline void wait_for_previous(void) {
+    let_next();
+    wait_only();
 }
 
 static inline size_t dtype_bytes(gy_dtype t) {

@@ -8,7 +8,8 @@
  * 32 of the inner dimension in shared memory; thread (tx, ty) owns row ty and outputs tx + 16 i. It is compute bound at
  * a few TFLOP/s: meant for tests and for F32, not for speed.
  */
-#include "ops/cuda/cuda_int.cuh"
+#include "ops/cuda/graph.cuh"
+#include "ops/cuda/narrow.cuh"
 
 enum { TILE_ROWS = 16, TILE_OUT = 64, TILE_K = 32, SIDE = 16, OWN = TILE_OUT / SIDE, THREADS = SIDE * SIDE };
 
@@ -105,6 +106,34 @@ void cuda_linear(gy_backend *be, const gy_linear_args *a) {
         first += n;
     }
     cuda_launched(c, "linear");
+}
+
+/* BF16, its parts behind one another. */
+static int is_one_piece(const gy_backend *be, const gy_weight *w) {
+    int ip = 0;
+    return be->act == GY_BF16 && w->dtype == GY_BF16 && joined_rows(w, &ip) == w->n;
+}
+
+int cuda_linear_norm(gy_backend *be, const gy_residual_norm_args *r, void *h_out, const gy_weight *w, int is_silu,
+                     void *y) {
+    narrow_norm norm = {(const bf16 *)r->r.h,
+                        (const bf16 *)r->r.b,
+                        (const bf16 *)r->r.w,
+                        (const bf16 *)r->w,
+                        (bf16 *)h_out,
+                        r->r.eps,
+                        r->eps,
+                        r->r.kind,
+                        r->r.n};
+    uintptr_t all = (uintptr_t)norm.h | (uintptr_t)norm.b | (uintptr_t)norm.w | (uintptr_t)norm.next | (uintptr_t)h_out;
+    if (!is_one_piece(be, w) || r->r.n_row <= 0 || r->r.n != w->k || r->r.n % 8 || all % 16) return 0;
+    if (is_silu && w->n % 16) return 0;
+    return cuda_lt_norm(of_be(be), w->part[0].data, w->n, w->k, is_silu, &norm, r->r.n_row, y);
+}
+
+int cuda_linear_silu(gy_backend *be, const void *x, const gy_weight *w, int32_t n_row, void *y) {
+    if (!is_one_piece(be, w) || n_row <= 0 || w->n % 16) return 0;
+    return cuda_lt_silu(of_be(be), w->part[0].data, w->n, w->k, x, n_row, y);
 }
 
 void cuda_prepare(gy_backend *be, const gy_weight *w, int y_f32) {

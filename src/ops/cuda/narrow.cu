@@ -10,6 +10,10 @@
  * Ring      a stage = P panels of x and of W; one thread brings W by TMA, one brings x, mbarriers tell full and
  *           empty. Tiles of a block follow one another without a gap. P is larger for few outputs: what goes with a
  *           stage (a wait, a release, addresses) stands between two products of a chain.
+ * Silu      W is gate and up: eight outputs are four of each, of the same numbers, brought by one box of four
+ *           dimensions. So a quad of lanes holds both and leaves silu(g) u, rounded as silu_mul_kernel (rows.cu) does.
+ * Norm      up to 4 rows: x is made by each block, by 256 threads a row as in residual_norm_kernel (rows.cu), sums in
+ *           its order. It then lies in front of the ring, all of it; the ring holds weights alone.
  * Early     the weights are constant: no kernel writes them, and an upload (a copy, not a kernel) lies between their
  *           writing and any use. So the ring is filled with them before griddepcontrol.wait. x and y are touched
  *           after it only, by threads that have waited themselves.
@@ -20,23 +24,29 @@
  * next kernel begin at once: alone the fastest for one row, but in a model a step of 32 rows took 15.5 ms, not 14.2.
  */
 #include "ops/cuda/attn_wgmma.cuh"
+#include "ops/cuda/bf16_two.cuh"
 #include "ops/cuda/narrow.cuh"
 
 enum {
     PANEL_ROW = 128,
     RING_BYTES = 150 << 10,
     SMEM_MOST = 160 << 10,
+    SMEM_MOST_NORM = 222 << 10,
     HEAD_BYTES = 1024,
     MAX_TILE = 128,
     MAX_WARPS = 8,
-    MAX_NT = 4
+    MAX_NT = 4,
+    NORM_WARPS = ROW_THREADS / 32
 };
+static_assert((int)NORM_WARPS == (int)MAX_WARPS, "those that make x, and then multiply");
 
 typedef struct narrow_args {
     narrow_plan p;
     int32_t n_row, n, ldy;
     narrow_out out;
+    int32_t lets_next;
     void *y;
+    narrow_norm norm; /* of kernels that make x */
 } narrow_args;
 
 /* ---- plan -------------------------------------------------------------------------------------------------------- */
@@ -96,23 +106,36 @@ static size_t smem_bytes(const narrow_plan *p) {
     return HEAD_BYTES + 1024 + (size_t)(p->stages * p->panels * (p->tile + p->rows) + 8 * MAX_NT) * PANEL_ROW;
 }
 
+int cuda_narrow_plan_norm(narrow_plan *p, int32_t k, int32_t n_row) {
+    if (n_row > NORM_ROWS || k > NORM_ELEMENTS || p->grid < n_row || p->rows != 8) return 0;
+    p->stages = RING_BYTES / (p->tile * PANEL_ROW * p->panels);
+    if (p->stages > NARROW_STAGES) p->stages = NARROW_STAGES;
+    return 1;
+}
+
+static size_t smem_bytes_norm(const narrow_plan *p) {
+    size_t x = (size_t)p->steps * p->panels * p->rows, w = (size_t)p->stages * p->panels * p->tile;
+    return HEAD_BYTES + 1024 + (x + w + 8 * MAX_NT) * PANEL_ROW;
+}
+
 /* ---- the ring ---------------------------------------------------------------------------------------------------- */
 
 /* Shared addresses of the ring's parts. */
 typedef struct ring {
-    uint32_t full, empty, base;
+    uint32_t full, empty, x, base;   /* x: where all of it lies, if it is made */
     int32_t x_panel, w_panel, stage; /* bytes */
 } ring;
 
-[[maybe_unused]] static __device__ inline ring ring_of(const narrow_plan &p) {
+template <int NORM> [[maybe_unused]] static __device__ inline ring ring_of(const narrow_plan &p) {
     extern __shared__ char raw[];
     ring g;
     g.full = (uint32_t)__cvta_generic_to_shared(raw);
     g.empty = g.full + NARROW_STAGES * 8;
-    g.base = (g.full + HEAD_BYTES + 1023) / 1024 * 1024;
+    g.x = (g.full + HEAD_BYTES + 1023) / 1024 * 1024;
     g.x_panel = p.rows * PANEL_ROW;
     g.w_panel = p.tile * PANEL_ROW;
-    g.stage = p.panels * (g.x_panel + g.w_panel);
+    g.base = NORM ? g.x + (uint32_t)(p.steps * p.panels * g.x_panel) : g.x;
+    g.stage = p.panels * (NORM ? g.w_panel : g.x_panel + g.w_panel);
     return g;
 }
 
@@ -126,6 +149,13 @@ static __device__ inline void tma_bring(uint32_t to, const CUtensorMap *map, int
                  "l"(map), "r"(k), "r"(row), "r"(bar)
                  : "memory");
 }
+static __device__ inline void tma_bring_units(uint32_t to, const CUtensorMap *map, int32_t k, int32_t unit,
+                                              uint32_t bar) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %3, "
+                 "%4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(k), "r"(0), "r"(unit), "r"(bar)
+                 : "memory");
+}
 /* Whether the phase is over, without waiting for it. */
 static __device__ inline int bar_test(uint32_t bar, uint32_t parity) {
     int over;
@@ -137,11 +167,6 @@ static __device__ inline int bar_test(uint32_t bar, uint32_t parity) {
 }
 static __device__ inline void tma_ready(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
-/* wait_for_previous without letting the next kernel begin: it begins when this one ends. */
-static __device__ inline void wait_only(void) {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 static __device__ inline void bars_init(const ring &g, const narrow_plan &p, int32_t readers) {
@@ -173,20 +198,30 @@ static __device__ inline void wait_empty(const ring &g, const narrow_plan &p, co
     if (at.i >= p.stages) bar_wait(g.empty + 8 * at.slot, at.parity ^ 1);
 }
 
-static __device__ inline void bring_weights(const ring &g, const narrow_plan &p, const CUtensorMap *w, const walk &at) {
+template <int SILU, int NORM>
+static __device__ inline void bring_weights(const ring &g, const narrow_args &a, const CUtensorMap *w, const walk &at) {
+    const narrow_plan &p = a.p;
     int32_t k = at.step * p.panels * NARROW_PANEL, row = first_output(p, at);
-    uint32_t to = g.base + (uint32_t)(at.slot * g.stage + p.panels * g.x_panel), full = g.full + 8 * at.slot;
+    uint32_t to = g.base + (uint32_t)(at.slot * g.stage + (NORM ? 0 : p.panels * g.x_panel)),
+             full = g.full + 8 * at.slot;
     bar_expect(full, g.stage);
-    for (int32_t j = 0; j < p.panels; j++)
-        tma_bring(to + (uint32_t)(j * g.w_panel), w, k + j * NARROW_PANEL, row, full);
+    for (int32_t j = 0; j < p.panels; j++) {
+        if (SILU)
+            tma_bring_units(to + (uint32_t)(j * g.w_panel), w, k + j * NARROW_PANEL, row / 8, full);
+        else
+            tma_bring(to + (uint32_t)(j * g.w_panel), w, k + j * NARROW_PANEL, row, full);
+    }
 }
 
 /* Does not wait for the kernel before this one. */
-static __device__ inline void produce_weights(const ring &g, const narrow_plan &p, const CUtensorMap *w) {
+template <int SILU, int NORM>
+static __device__ inline void produce_weights(const ring &g, const narrow_args &a, const CUtensorMap *w) {
+    const narrow_plan &p = a.p;
     for (walk at = {}; at.i < p.rounds * p.steps; advance(p, &at)) {
         wait_empty(g, p, at);
-        bring_weights(g, p, w, at);
+        bring_weights<SILU, NORM>(g, a, w, at);
     }
+    if (a.lets_next) let_next();
 }
 
 static __device__ inline void produce_x(const ring &g, const narrow_plan &p, const CUtensorMap *x) {
@@ -273,74 +308,256 @@ static __device__ inline void store(const narrow_args &a, const float (&d)[MT][N
     }
 }
 
-/* Half h of a stage's panels. */
+/* Gates are outputs 0..3 of 8, ups 4..7: lanes 0, 1 of a quad have gates, lanes 2, 3 the ups of the same numbers. They
+ * exchange, so that the former have both of the upper row, the latter both of the lower. */
 template <int MT, int NT>
-static __device__ inline void load_half(fragments<MT, NT> &f, const ring &g, uint32_t stage, lane_place l, int h) {
+static __device__ inline void store_silu(const narrow_args &a, const float (&d)[MT][NT][4], int32_t row, int32_t at,
+                                         int32_t end) {
+    int32_t lane = (int32_t)threadIdx.x % 32, has_up = lane / 2 % 2;
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        int32_t r = row + m * 16 + lane / 4 + 8 * has_up;
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            if (at + n * 8 >= end) break;
+            uint32_t upper = (uint32_t)bf16_bits(d[m][n][0]) | (uint32_t)bf16_bits(d[m][n][1]) << 16;
+            uint32_t lower = (uint32_t)bf16_bits(d[m][n][2]) | (uint32_t)bf16_bits(d[m][n][3]) << 16;
+            uint32_t got = __shfl_xor_sync(~0u, has_up ? upper : lower, 2);
+            int64_t to = (int64_t)r * a.ldy + (at + n * 8) / 2 + lane % 2 * 2;
+            if (r < a.n_row) *(uint32_t *)((bf16 *)a.y + to) = silu_mul_two(has_up ? got : upper, has_up ? lower : got);
+        }
+    }
+}
+
+/* Half h of a stage's panels. */
+template <int MT, int NT, int NORM>
+static __device__ inline void load_half(fragments<MT, NT> &f, const ring &g, const walk &at, lane_place l, int h) {
     constexpr int P = panels_of(NT);
-    load(f, stage + (uint32_t)(h / 2 * g.x_panel), stage + (uint32_t)(P * g.x_panel + h / 2 * g.w_panel), l, h % 2);
+    uint32_t stage = g.base + (uint32_t)(at.slot * g.stage);
+    uint32_t x = NORM ? g.x + (uint32_t)((at.step * P + h / 2) * g.x_panel) : stage + (uint32_t)(h / 2 * g.x_panel);
+    load(f, x, stage + (uint32_t)((NORM ? 0 : P * g.x_panel) + h / 2 * g.w_panel), l, h % 2);
 }
 
 /* A stage: each half is loaded while the one before it is multiplied, the next stage's first half (of the next tile,
  * too) while the last is. Whether that stage is full is asked early, so that the answer is there. */
-template <int MT, int NT>
+template <int MT, int NT, int NORM>
 static __device__ inline void multiply_stage(float (&d)[MT][NT][4], fragments<MT, NT> (&f)[2], const ring &g,
                                              const narrow_plan &p, lane_place l, walk &at) {
     constexpr int HALVES = 2 * panels_of(NT);
     walk next = at;
     advance(p, &next);
-    uint32_t here = g.base + (uint32_t)(at.slot * g.stage), there = g.base + (uint32_t)(next.slot * g.stage);
     int is_last = next.i == p.rounds * p.steps, full = is_last || bar_test(g.full + 8 * next.slot, next.parity);
 #pragma unroll
     for (int h = 0; h < HALVES - 1; h++) {
-        load_half(f[(h + 1) % 2], g, here, l, h + 1);
+        load_half<MT, NT, NORM>(f[(h + 1) % 2], g, at, l, h + 1);
         multiply(d, f[h % 2]);
     }
     if (!full) bar_wait(g.full + 8 * next.slot, next.parity);
-    load_half(f[0], g, there, l, 0); /* after the last stage: what lies there, not used */
+    load_half<MT, NT, NORM>(f[0], g, next, l, 0); /* after the last stage: what lies there, not used */
     multiply(d, f[1]);
     if (threadIdx.x % 32 == 0) bar_arrive(g.empty + 8 * at.slot);
     at = next;
 }
 
-template <int MT, int NT> static __device__ inline void consume(const ring &g, const narrow_args &a, int32_t warp) {
+template <int MT, int NT, int SILU, int NORM>
+static __device__ inline void consume(const ring &g, const narrow_args &a, int32_t warp) {
     const narrow_plan &p = a.p;
     int32_t m = warp / p.warps_n * MT, n = warp % p.warps_n * NT;
     lane_place l = place_of_lane(m, n);
     fragments<MT, NT> f[2];
     walk at = {};
     bar_wait(g.full, 0);
-    load_half(f[0], g, g.base, l, 0);
+    load_half<MT, NT, NORM>(f[0], g, at, l, 0);
     for (int32_t round = 0; round < p.rounds; round++) {
         float d[MT][NT][4] = {};
         int32_t tile = first_output(p, at), end = tile + p.tile < a.n ? tile + p.tile : a.n;
-        for (int32_t step = 0; step < p.steps; step++) multiply_stage(d, f, g, p, l, at);
-        store<MT, NT>(a, d, m * 16, tile + n * 8, end);
+        for (int32_t step = 0; step < p.steps; step++) multiply_stage<MT, NT, NORM>(d, f, g, p, l, at);
+        if (SILU)
+            store_silu<MT, NT>(a, d, m * 16, tile + n * 8, end);
+        else
+            store<MT, NT>(a, d, m * 16, tile + n * 8, end);
     }
+}
+
+/* ---- x made here ------------------------------------------------------------------------------------------------- */
+
+/* The warps that make x; the one that brings weights has begun. */
+static __device__ inline void norm_sync(void) {
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+}
+
+/* Eight elements as one load brings them. */
+typedef struct __align__(16) lane_words {
+    uint32_t x[LANE / 2];
+}
+lane_words;
+enum { NORM_RUN = ROW_THREADS * LANE, NORM_LANES = NORM_ELEMENTS / NORM_RUN };
+
+static __device__ inline lane_words words_at(const bf16 *p, int64_t j) {
+    return *(const lane_words *)(p + j);
+}
+
+/* What a thread has of a row. */
+typedef struct norm_row {
+    lane_words v[NORM_LANES], h[NORM_LANES]; /* v: b, then the new h */
+    double sum;
+} norm_row;
+
+/* Each row's sum over all threads, in block_sum's order. part: not one that a call before had. */
+static __device__ inline void norm_sums(norm_row (&row)[NORM_ROWS], int32_t n_row, double (*part)[NORM_WARPS]) {
+#pragma unroll
+    for (int r = 0; r < NORM_ROWS; r++) {
+        if (r >= n_row) continue;
+        double sum = row[r].sum;
+        for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(~0u, sum, o);
+        if (threadIdx.x % 32 == 0) part[r][threadIdx.x / 32] = sum;
+    }
+    norm_sync();
+#pragma unroll
+    for (int r = 0; r < NORM_ROWS; r++) {
+        if (r >= n_row) continue;
+        double sum = part[r][0];
+        for (int i = 1; i < NORM_WARPS; i++) sum += part[r][i];
+        row[r].sum = sum;
+    }
+}
+
+/* Elements j.. of row r, as the copy engine would lay them. */
+static __device__ inline void put_x(const ring &g, int32_t r, int32_t j, const lane_words &v) {
+    uint32_t to = g.x + (uint32_t)(j / NARROW_PANEL * g.x_panel + r * PANEL_ROW) +
+                  (uint32_t)((j % NARROW_PANEL / LANE ^ r % 8) * 16);
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x[0]), "r"(v.x[1]), "r"(v.x[2]),
+                 "r"(v.x[3])
+                 : "memory");
+}
+
+/* Weights outside of W are zeros, and so must x be beyond its end. */
+static __device__ inline void clear_x(const ring &g, const narrow_args &a) {
+    const lane_words none = {};
+    int32_t end = a.p.steps * a.p.panels * NARROW_PANEL;
+    for (int32_t j = a.norm.n + (int32_t)threadIdx.x * LANE; j < end; j += NORM_RUN)
+        for (int32_t r = 0; r < a.n_row; r++) put_x(g, r, j, none);
+}
+
+static __device__ inline void load_rows(const narrow_norm &x, int32_t n_row, norm_row (&row)[NORM_ROWS]) {
+#pragma unroll
+    for (int r = 0; r < NORM_ROWS; r++) {
+#pragma unroll
+        for (int k = 0; k < NORM_LANES; k++) {
+            int32_t j = (int32_t)threadIdx.x * LANE + k * NORM_RUN;
+            row[r].v[k] = row[r].h[k] = {}; /* zeros add nothing to a sum */
+            if (r >= n_row || j >= x.n) continue;
+            row[r].v[k] = words_at(x.b, (int64_t)r * x.n + j);
+            row[r].h[k] = words_at(x.h, (int64_t)r * x.n + j);
+        }
+    }
+}
+
+/* Before the residual's own norm, if it has one. */
+static __device__ inline void begin_row(int32_t kind, norm_row &row) {
+    row.sum = 0.0;
+#pragma unroll
+    for (int k = 0; k < NORM_LANES; k++) {
+#pragma unroll
+        for (int i = 0; i < LANE / 2; i++) {
+            if (kind != GY_RESIDUAL_BRANCH) row.v[k].x[i] = add_two(row.h[k].x[i], row.v[k].x[i]);
+            row.sum = add_squares_two(row.sum, row.v[k].x[i]);
+        }
+    }
+}
+
+static __device__ inline void scale_row(int32_t kind, float scale, const lane_words (&w)[NORM_LANES], norm_row &row) {
+    row.sum = 0.0;
+#pragma unroll
+    for (int k = 0; k < NORM_LANES; k++) {
+#pragma unroll
+        for (int i = 0; i < LANE / 2; i++) {
+            uint32_t y = normed_two(row.v[k].x[i], scale, w[k].x[i]);
+            row.v[k].x[i] = kind == GY_RESIDUAL_BRANCH ? add_two(row.h[k].x[i], y) : y;
+            row.sum = add_squares_two(row.sum, row.v[k].x[i]);
+        }
+    }
+}
+
+/* x of a row to shared memory; its h by block r. */
+static __device__ inline void put_row(const ring &g, const narrow_norm &x, int32_t r,
+                                      const lane_words (&next)[NORM_LANES], const norm_row &row) {
+    float scale = scale_of(row.sum, x.n, x.eps_next);
+#pragma unroll
+    for (int k = 0; k < NORM_LANES; k++) {
+        int32_t j = (int32_t)threadIdx.x * LANE + k * NORM_RUN;
+        lane_words y;
+        if (j >= x.n) continue;
+        if ((int32_t)blockIdx.x == r) *(lane_words *)(x.h_out + (int64_t)r * x.n + j) = row.v[k];
+#pragma unroll
+        for (int i = 0; i < LANE / 2; i++) y.x[i] = normed_two(row.v[k].x[i], scale, next[k].x[i]);
+        put_x(g, r, j, y);
+    }
+}
+
+/* residual_norm_kernel (rows.cu) for all rows together. */
+static __device__ inline void make_x(const ring &g, const narrow_args &a) {
+    extern __shared__ char raw[];
+    double(*part)[NORM_ROWS][NORM_WARPS] = (double(*)[NORM_ROWS][NORM_WARPS])(raw + 2 * NARROW_STAGES * 8);
+    const narrow_norm &x = a.norm;
+    lane_words w[NORM_LANES] = {}, next[NORM_LANES] = {};
+    norm_row row[NORM_ROWS];
+#pragma unroll
+    for (int k = 0; k < NORM_LANES; k++) {
+        int32_t j = (int32_t)threadIdx.x * LANE + k * NORM_RUN;
+        if (j >= x.n) continue;
+        if (x.kind != GY_RESIDUAL_PRE) w[k] = words_at(x.w, j);
+        next[k] = words_at(x.next, j);
+    }
+    clear_x(g, a);
+    wait_only();
+    load_rows(x, a.n_row, row);
+#pragma unroll
+    for (int r = 0; r < NORM_ROWS; r++)
+        if (r < a.n_row) begin_row(x.kind, row[r]);
+    if (x.kind != GY_RESIDUAL_PRE) {
+        norm_sums(row, a.n_row, part[0]);
+#pragma unroll
+        for (int r = 0; r < NORM_ROWS; r++)
+            if (r < a.n_row) scale_row(x.kind, scale_of(row[r].sum, x.n, x.eps), w, row[r]);
+    }
+    norm_sums(row, a.n_row, part[1]);
+#pragma unroll
+    for (int r = 0; r < NORM_ROWS; r++)
+        if (r < a.n_row) put_row(g, x, r, next, row[r]);
+    norm_sync();
 }
 #endif
 
-/* warps that multiply, then the one that brings W, then the one that brings x. */
-template <int MT, int NT>
+/* Warps that multiply, then the one that brings W, then the one that brings x. Where x is made: NORM_WARPS that make
+ * it, the first of which multiply, then the one that brings W. */
+template <int MT, int NT, int SILU, int NORM>
 static __global__ void __launch_bounds__(32 * (MAX_WARPS + 2))
     narrow_kernel(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
                   const __grid_constant__ narrow_args a) {
 #if __CUDA_ARCH__ >= 900
-    const ring g = ring_of(a.p);
+    const ring g = ring_of<NORM>(a.p);
     int32_t readers = a.p.warps, warp = __shfl_sync(~0u, (int32_t)threadIdx.x / 32, 0); /* all lanes agree */
+    int32_t bringer = NORM ? (int32_t)NORM_WARPS : readers;
     int leads = threadIdx.x % 32 == 0;
-    if (warp == readers && leads) bars_init(g, a.p, readers);
-    if (warp == readers + 1 && leads) tma_ready(&x);
+    if (warp == bringer && leads) bars_init(g, a.p, readers);
+    if (warp == bringer + 1 && leads) tma_ready(&x);
     __syncthreads(); /* the barriers are there */
-    if (warp == readers) {
-        if (leads) produce_weights(g, a.p, &w);
+    if (warp == bringer) {
+        if (leads) produce_weights<SILU, NORM>(g, a, &w);
         return;
     }
-    wait_only();
-    if (warp > readers) {
-        if (leads) produce_x(g, a.p, &x);
-        return;
+    if (NORM) {
+        make_x(g, a);
+        if (warp >= readers) return;
+    } else {
+        wait_only();
+        if (warp > readers) {
+            if (leads) produce_x(g, a.p, &x);
+            return;
+        }
     }
-    consume<MT, NT>(g, a, warp);
+    consume<MT, NT, SILU, NORM>(g, a, warp);
 #endif
 }
 
@@ -348,11 +565,29 @@ static __global__ void __launch_bounds__(32 * (MAX_WARPS + 2))
 
 typedef void (*narrow_fn)(CUtensorMap, CUtensorMap, narrow_args);
 
-static narrow_fn kernel_of(int32_t mt, int32_t nt) {
-    static const narrow_fn all[2][MAX_NT] = {
-        {narrow_kernel<1, 1>, narrow_kernel<1, 2>, narrow_kernel<1, 3>, narrow_kernel<1, 4>},
-        {narrow_kernel<2, 1>, narrow_kernel<2, 2>, narrow_kernel<2, 3>, narrow_kernel<2, 4>}};
+template <int SILU> static narrow_fn kernel_for(int32_t mt, int32_t nt) {
+    static const narrow_fn all[2][MAX_NT] = {{narrow_kernel<1, 1, SILU, 0>, narrow_kernel<1, 2, SILU, 0>,
+                                              narrow_kernel<1, 3, SILU, 0>, narrow_kernel<1, 4, SILU, 0>},
+                                             {narrow_kernel<2, 1, SILU, 0>, narrow_kernel<2, 2, SILU, 0>,
+                                              narrow_kernel<2, 3, SILU, 0>, narrow_kernel<2, 4, SILU, 0>}};
     return all[mt - 1][nt - 1];
+}
+template <int SILU> static narrow_fn kernel_with_norm(int32_t nt) {
+    static const narrow_fn all[MAX_NT] = {narrow_kernel<1, 1, SILU, 1>, narrow_kernel<1, 2, SILU, 1>,
+                                          narrow_kernel<1, 3, SILU, 1>, narrow_kernel<1, 4, SILU, 1>};
+    return all[nt - 1];
+}
+
+static narrow_fn kernel_of(int32_t mt, int32_t nt, int is_silu, int has_norm) {
+    if (has_norm) return is_silu ? kernel_with_norm<1>(nt) : kernel_with_norm<0>(nt);
+    return is_silu ? kernel_for<1>(mt, nt) : kernel_for<0>(mt, nt);
+}
+
+/* Whether the device has the code. */
+static int is_there(narrow_fn kernel, int smem) {
+    cudaFuncAttributes has;
+    return !cudaFuncGetAttributes(&has, (const void *)kernel) && has.binaryVersion >= 90 &&
+           !cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);
 }
 
 void cuda_narrow_open(cuda_be *c, cuda_narrow *out) {
@@ -364,12 +599,10 @@ void cuda_narrow_open(cuda_be *c, cuda_narrow *out) {
     if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &out->encode, 12000, cudaEnableDefault, &found) ||
         found != cudaDriverEntryPointSuccess)
         out->encode = NULL;
-    for (int32_t i = 0; i < 2 * MAX_NT && out->encode; i++) {
-        const void *kernel = (const void *)kernel_of(1 + i / MAX_NT, 1 + i % MAX_NT);
-        cudaFuncAttributes has;
-        if (cudaFuncGetAttributes(&has, kernel) || has.binaryVersion < 90 ||
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MOST))
-            out->encode = NULL;
+    for (int32_t i = 0; i < 8 * MAX_NT && out->encode; i++) {
+        int32_t nt = 1 + i % MAX_NT, mt = 1 + i / MAX_NT % 2, is_silu = i / (2 * MAX_NT) % 2, norm = i / (4 * MAX_NT);
+        if (norm && mt > 1) continue;
+        if (!is_there(kernel_of(mt, nt, is_silu, norm), norm ? SMEM_MOST_NORM : SMEM_MOST)) out->encode = NULL;
     }
     cudaGetLastError();
 }
@@ -386,20 +619,53 @@ static int encode(const cuda_narrow *nw, CUtensorMap *map, const void *base, int
                                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-int cuda_narrow_run(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const void *w, int32_t n, int32_t k,
-                    int32_t ldy, narrow_out out, const void *x, int32_t n_row, void *y) {
-    CUtensorMap map_w, map_x;
-    narrow_args a = {*p, n_row, n, ldy, out, y};
-    if (!encode(nw, &map_w, w, n, k, p->tile) || !encode(nw, &map_x, x, n_row, k, p->rows)) return 0;
+/* Gate and up, n_ff rows each, as units of four rows of both: in boxes of 64 of k and n_unit units. */
+static int encode_units(const cuda_narrow *nw, CUtensorMap *map, const void *base, int32_t n_ff, int32_t k,
+                        int32_t n_unit) {
+    typedef decltype(&cuTensorMapEncodeTiled) encode_fn;
+    cuuint64_t row = (cuuint64_t)k * 2, dim[4] = {(cuuint64_t)k, 4, 2, (cuuint64_t)n_ff / 4};
+    cuuint64_t stride[3] = {row, row * (cuuint64_t)n_ff, row * 4};
+    cuuint32_t box[4] = {NARROW_PANEL, 4, 2, (cuuint32_t)n_unit}, step[4] = {1, 1, 1, 1};
+    return ((encode_fn)nw->encode)(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)base, dim, stride, box, step,
+                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+static int launch(cuda_be *c, const narrow_plan *p, int threads, size_t smem, narrow_fn kernel, const CUtensorMap &w,
+                  const CUtensorMap &x, const narrow_args &a) {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)p->grid);
-    config.blockDim = dim3((unsigned)(32 * (p->warps + 2)));
-    config.dynamicSmemBytes = smem_bytes(p);
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = smem;
     config.stream = c->stream;
     config.attrs = &early;
     config.numAttrs = 1;
-    return cuda_ok(c, cudaLaunchKernelEx(&config, kernel_of(p->mt, p->nt), map_w, map_x, a), "launch");
+    return cuda_ok(c, cudaLaunchKernelEx(&config, kernel, w, x, a), "launch");
+}
+
+static int encode_weight(const cuda_narrow *nw, CUtensorMap *map, const narrow_plan *p, const void *w, int32_t n,
+                         int32_t k, narrow_out out) {
+    return out == NARROW_SILU ? encode_units(nw, map, w, n / 2, k, p->tile / 8) : encode(nw, map, w, n, k, p->tile);
+}
+
+int cuda_narrow_run(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const void *w, int32_t n, int32_t k,
+                    int32_t ldy, narrow_out out, const void *x, int32_t n_row, void *y) {
+    CUtensorMap map_w, map_x;
+    narrow_args a = {*p, n_row, n, ldy, out, nw->lets_next, y, {}};
+    if (!encode_weight(nw, &map_w, p, w, n, k, out) || !encode(nw, &map_x, x, n_row, k, p->rows)) return 0;
+    return launch(c, p, 32 * (p->warps + 2), smem_bytes(p), kernel_of(p->mt, p->nt, out == NARROW_SILU, 0), map_w,
+                  map_x, a);
+}
+
+int cuda_narrow_run_norm(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const void *w, int32_t n, int32_t k,
+                         int32_t ldy, narrow_out out, const narrow_norm *norm, int32_t n_row, void *y) {
+    CUtensorMap map_w;
+    narrow_args a = {*p, n_row, n, ldy, out, nw->lets_next, y, *norm};
+    if (!encode_weight(nw, &map_w, p, w, n, k, out)) return 0;
+    return launch(c, p, 32 * (NORM_WARPS + 1), smem_bytes_norm(p), kernel_of(1, p->nt, out == NARROW_SILU, 1), map_w,
+                  map_w, a);
 }

@@ -229,7 +229,7 @@ static void results_are_those_of_the_host(void **state) {
         assert_true(own.live > env.m->weight_bytes / 3); /* every weight was brought over */
         assert_int_equal(own.live, env.m->own_bytes);
         assert_int_equal(env.m->mapped_bytes, 0);
-        assert_int_equal(gy_model_device_bytes(path, s.act, &err, &told), GY_OK);
+        assert_int_equal(gy_model_device_bytes(path, s.act, GY_WEIGHTS_AS_FILE, 0, &err, &told), GY_OK);
         /* vectors in F32 of a BF16 file make it more, a head that is only compared (huginn) less */
         assert_true(told + 5000 > own.live && own.live + env.m->weight_bytes / 16 > told);
         work(&env, &s, &other);

@@ -505,7 +505,7 @@ static const gy_weight_row *row_of(const gy_family *f, const char *name) {
 
 static int is_matrix(gy_role role) {
     return role == GY_ROLE_HEAD || role == GY_ROLE_ADAPTER ||
-           (role >= GY_ROLE_Q && role != GY_ROLE_QK_BIAS); /* those that load_part takes, but the embedding */
+           (role >= GY_ROLE_Q && role != GY_ROLE_QK_BIAS); /* what load_part takes, but the embedding */
 }
 
 static size_t held_bytes(const gy_tensor_info *t, gy_dtype as) {
@@ -524,9 +524,10 @@ gy_status gy_model_device_bytes(const char *dir, gy_dtype act, gy_weight_form fo
     for (size_t i = 0; i < gy_st_count(st); i++) {
         const gy_tensor_info *t = gy_st_at(st, i);
         const gy_weight_row *row = row_of(f, t->name);
-        gy_role role = row && is_matrix(row->role) && t->n_dim == 2 ? row->role : GY_ROLE_EMBED;
-        sum += held_bytes(t, held_type(t->dtype, act, form, quant_head, role));
-        if (row && row->role == GY_ROLE_EMBED && d.tied && quant_head && form >= GY_WEIGHTS_FP8)
+        int is_embed = row && row->role == GY_ROLE_EMBED, is_held = is_embed || (row && is_matrix(row->role));
+        gy_dtype vec = act == GY_BF16 ? GY_BF16 : t->dtype;
+        sum += held_bytes(t, is_held ? held_type(t->dtype, act, form, quant_head, row->role) : vec);
+        if (is_embed && d.tied && quant_head && form >= GY_WEIGHTS_FP8)
             sum += held_bytes(t, held_type(t->dtype, act, form, 1, GY_ROLE_HEAD));
     }
     gy_st_close(st);

@@ -286,9 +286,10 @@ static int check_setup(gold_setup s) {
     return bad;
 }
 
-static int check_variant(const char *backend) {
+/* step 5: each model, type and form once; the same code paths above the kernels. */
+static int check_variant(const char *backend, int step) {
     int bad = 0;
-    for (int i = 0; i < 12; i++)
+    for (int i = 0; i < 12; i += step)
         bad += check_setup((gold_setup){.model = models[i % 3],
                                         .backend = backend,
                                         .act = i / 3 % 2 ? GY_BF16 : GY_F32,
@@ -305,14 +306,14 @@ enum { SANITIZED = 0 };
 
 static void batched_is_alone(void **state) {
     (void)state;
-    assert_int_equal(check_variant("cpu"), 0);
+    assert_int_equal(check_variant("cpu", SANITIZED ? 5 : 1), 0);
 }
 
 static void batched_is_alone_on_avx2(void **state) {
     (void)state;
     if (SANITIZED || strcmp(gold_backend("cpu"), "cpu") != 0) skip();
     gy_cpu_set_mask(GY_CPU_AVX2);
-    int bad = check_variant("cpu");
+    int bad = check_variant("cpu", 5);
     gy_cpu_set_mask(~0u);
     assert_int_equal(bad, 0);
 }
@@ -320,7 +321,7 @@ static void batched_is_alone_on_avx2(void **state) {
 static void batched_is_alone_on_ref(void **state) {
     (void)state;
     if (SANITIZED) skip();
-    assert_int_equal(check_variant("ref"), 0);
+    assert_int_equal(check_variant("ref", 5), 0);
 }
 
 /* ---- how far ---------------------------------------------------------------------------------------------------- */
@@ -399,7 +400,7 @@ static void table_of(const char *model, gy_dtype act) {
     forced base, got;
     gold_setup s = {.model = model, .backend = "cpu", .act = act};
     force(&s, cases, n, &base);
-    for (int i = 0; i < 5; i++) { /* i 0: BF16, the measure of the others in F32 */
+    for (int i = 0; i < 5; i++) { /* i 0: BF16, which changes no weight */
         s.form = i ? forms[(i - 1) / 2] : GY_WEIGHTS_BF16;
         s.quant_head = i && i % 2 == 0;
         force(&s, cases, n, &got);
@@ -409,8 +410,9 @@ static void table_of(const char *model, gy_dtype act) {
             model, gy_dtype_name(act), gy_weight_form_name(s.form), s.quant_head ? "+head" : "", d.same, d.n, d.size,
             d.mean, d.most);
         assert_true(d.n >= 24);
-        if (!i) assert_true(d.most == 0);                  /* the files are exact in BF16 */
-        if (i) assert_true(d.most > 0 && d.mean < d.size); /* 8 bits were used, and it is still that model */
+        if (!i)
+            assert_true(d.most < (act == GY_BF16 ? 1e-30 : 1e-3)); /* exact in BF16; F32 has another order of sums */
+        if (i) assert_true(d.most > 0 && d.mean < d.size);         /* 8 bits were used, and it is still that model */
         free(got.logits);
     }
     free(base.logits);

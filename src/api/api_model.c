@@ -109,9 +109,11 @@ gy_status gy_api_model_set_weights(gy_api_model *m, const char *weights, int qua
     return GY_OK;
 }
 
-gy_status gy_api_model_quant_bytes(const gy_api_model *m, gy_err *err, size_t *out) {
-    *out = 0;
-    return m->form < GY_WEIGHTS_FP8 ? GY_OK : gy_model_device_bytes(m->dir, m->act, m->form, m->quant_head, err, out);
+gy_status gy_api_model_left(const gy_api_model *m, size_t have, gy_err *err, size_t *out) {
+    size_t weights = 0;
+    if (m->form >= GY_WEIGHTS_FP8) GY_TRY(gy_model_device_bytes(m->dir, m->act, m->form, m->quant_head, err, &weights));
+    *out = !have ? 0 : have > weights ? have - weights : 1;
+    return GY_OK;
 }
 
 /* ---- load ------------------------------------------------------------------------------------------------------- */

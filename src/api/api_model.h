@@ -44,8 +44,9 @@ typedef struct gy_api_load_opts {
 gy_status gy_api_model_open(gy_api_model *m, const char *dir, const char *dtype, int want_tok, gy_err *err);
 /* Of an open one, before it is loaded. weights: "auto", "bf16", "fp8", "int8". */
 gy_status gy_api_model_set_weights(gy_api_model *m, const char *weights, int quant_head, gy_err *err);
-/* Bytes of the host that weights in 8 bits will take; 0 for others, which stay where they are mapped. */
-gy_status gy_api_model_quant_bytes(const gy_api_model *m, gy_err *err, size_t *out);
+/* What of `have` free bytes of the host (0: unknown) is left when weights in 8 bits have been made; others stay where
+ * they are mapped. At least 1 where it is known. */
+gy_status gy_api_model_left(const gy_api_model *m, size_t have, gy_err *err, size_t *out);
 /* The backend alone: for a process that computes nothing itself. */
 gy_status gy_api_model_open_backend(gy_api_model *m, const gy_api_load_opts *o, gy_err *err);
 /* On failure m is as open left it, or holds a backend: close it. */

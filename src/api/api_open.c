@@ -171,12 +171,12 @@ static gy_status engine_opts(const gyre_options *o, gy_err *err, gy_engine_opts 
 /* 0: the model's context, or what the pool would hold if that is less. */
 static gy_status choose_max_len(const gyre *g, const char *backend, int64_t n_engine, gy_engine_opts *e, gy_err *err) {
     gy_engine_plan plan;
-    size_t have = gy_mem_available() / (size_t)n_engine, weights;
+    size_t left;
     if (e->max_len) return GY_OK;
     e->max_len = g->m.d.max_pos;
     if (!strncmp(backend, "cuda", 4)) return GY_OK; /* its memory is not the host's: the engine's pool decides */
-    GY_TRY(gy_api_model_quant_bytes(&g->m, err, &weights));
-    GY_TRY(gy_engine_make_plan(&g->m.d, g->m.act, e, have > weights ? have - weights : 1, err, &plan));
+    GY_TRY(gy_api_model_left(&g->m, gy_mem_available() / (size_t)n_engine, err, &left));
+    GY_TRY(gy_engine_make_plan(&g->m.d, g->m.act, e, left, err, &plan));
     if (plan.kv_tokens < e->max_len) e->max_len = (int32_t)plan.kv_tokens;
     if (e->max_len < 1) e->max_len = 1;
     return GY_OK;

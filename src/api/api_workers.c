@@ -264,10 +264,9 @@ static gy_status check_counts(const gyre_options *o, gy_err *err) {
 
 static gy_status plan_pool(const gy_api_model *m, const gyre_options *o, gy_engine_opts *e, gy_err *err,
                            gy_engine_plan *out) {
-    size_t share = e->kv_blocks || e->kv_bytes ? 0 : gy_mem_available() / (size_t)n_worker(o), weights;
+    size_t share = e->kv_blocks || e->kv_bytes ? 0 : gy_mem_available() / (size_t)n_worker(o);
     gy_engine_plan fixed;
-    GY_TRY(gy_api_model_quant_bytes(m, err, &weights)); /* each worker holds its own */
-    if (share) share = share > weights ? share - weights : 1;
+    GY_TRY(gy_api_model_left(m, share, err, &share)); /* each worker holds weights of its own */
     e->max_handoff = MAX_HANDOFF;
     GY_TRY(gy_engine_make_plan(&m->d, m->act, e, share, err, out));
     e->kv_blocks = out->n_block[GY_KV_CORE];

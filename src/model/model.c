@@ -515,11 +515,12 @@ static size_t held_bytes(const gy_tensor_info *t, gy_dtype as) {
 /* Vectors and tables are in act, but for F32 tables, which are small. */
 gy_status gy_model_device_bytes(const char *dir, gy_dtype act, gy_weight_form form, int quant_head, gy_err *err,
                                 size_t *out) {
-    const gy_family *f;
+    const gy_family *f = NULL;
     gy_model_desc d;
     gy_st *st;
     size_t sum = 0;
     GY_TRY(read_config(dir, err, &f, &d));
+    GY_CHECK(f);
     GY_TRY(gy_st_open(dir, err, &st));
     for (size_t i = 0; i < gy_st_count(st); i++) {
         const gy_tensor_info *t = gy_st_at(st, i);

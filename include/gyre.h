@@ -158,6 +158,12 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
     /* Asked ten times a second while gyre_open waits for workers; not 0: it gives up, GYRE_E_CANCELLED. NULL: never. */
     int (*should_stop)(void *user);
     void *should_stop_user;
+
+    /* What weight matrices are held in: "auto" (as the file has them; default), "bf16", or 8 bits with a scale for each
+     * row, made while loading: "fp8" (E4M3), "int8". 8 bits change results; docs/quantised.md says by how much. The
+     * embedding, norms and the exit gate are never in 8 bits, the LM head only with weights_head. */
+    const char *weights;
+    int32_t weights_head; /* 1: the head too; 0 (default) */
 } gyre_options;
 
 GYRE_API void gyre_options_default(gyre_options *o, size_t size); /* size: sizeof *o */
@@ -185,7 +191,8 @@ typedef struct gyre_info { /* constant; lives as long as the handle */
     int64_t kv_tokens;               /* full-depth tokens that the pool holds */
     const char *kv_limit;            /* what decided its size: "memory", "kv_blocks", ... */
     size_t park_bytes, workspace_bytes, weight_bytes;
-    const char *plan; /* what takes how much memory and what limits, a line for a person; "" with workers */
+    const char *plan;    /* what takes how much memory and what limits, a line for a person; "" with workers */
+    const char *weights; /* gyre_options.weights; "auto" with workers on other hosts */
 } gyre_info;
 GYRE_API const gyre_info *gyre_get_info(const gyre *g);
 

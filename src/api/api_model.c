@@ -100,6 +100,22 @@ fail:
     return st;
 }
 
+gy_status gy_api_model_set_weights(gy_api_model *m, const char *weights, int quant_head, gy_err *err) {
+    if (gy_weight_form_parse(weights, &m->form) < 0)
+        return gy_err_set(err, GY_E_ARG, "weights: found '%.40s', expected auto, bf16, fp8 or int8", weights);
+    if (quant_head && m->form < GY_WEIGHTS_FP8)
+        return gy_err_set(err, GY_E_ARG, "weights_head: found with weights %s, expected fp8 or int8", weights);
+    m->quant_head = quant_head;
+    return GY_OK;
+}
+
+gy_status gy_api_model_left(const gy_api_model *m, size_t have, gy_err *err, size_t *out) {
+    size_t weights = 0;
+    if (m->form >= GY_WEIGHTS_FP8) GY_TRY(gy_model_device_bytes(m->dir, m->act, m->form, m->quant_head, err, &weights));
+    *out = !have ? 0 : have > weights ? have - weights : 1;
+    return GY_OK;
+}
+
 /* ---- load ------------------------------------------------------------------------------------------------------- */
 
 static gy_status open_cuda(gy_api_model *m, const gy_api_load_opts *lo, gy_err *err) {
@@ -125,14 +141,18 @@ gy_status gy_api_model_open_backend(gy_api_model *m, const gy_api_load_opts *lo,
 static gy_status check_fits(const gy_api_model *m, const gy_engine_opts *e, gy_err *err) {
     size_t weights, have = m->be->is_host ? 0 : m->be->ops->mem_available(m->be);
     if (!have) return GY_OK;
-    GY_TRY(gy_model_device_bytes(m->dir, m->act, err, &weights));
+    GY_TRY(gy_model_device_bytes(m->dir, m->act, m->form, m->quant_head, err, &weights));
     return gy_engine_check_fits(&m->d, m->act, e, weights, have, err);
 }
 
 gy_status gy_api_model_load(gy_api_model *m, const gy_api_load_opts *o, gy_err *err) {
     GY_TRY(gy_api_model_open_backend(m, o, err));
     if (o->engine) GY_TRY(check_fits(m, o->engine, err));
-    gy_model_load_opts lo = {.be = m->be, .progress = o->progress, .progress_arg = o->progress_arg};
+    gy_model_load_opts lo = {.be = m->be,
+                             .form = m->form,
+                             .quant_head = m->quant_head,
+                             .progress = o->progress,
+                             .progress_arg = o->progress_arg};
     return gy_model_load(m->dir, &lo, err, &m->model);
 }
 

@@ -60,6 +60,7 @@ void gyre_options_default(gyre_options *o, size_t size) {
     gy_xfer_limits_default(&l);
     gyre_options d = {.size = size < sizeof d ? size : sizeof d,
                       .dtype = "auto",
+                      .weights = "auto",
                       .backend = "auto",
                       .max_rows = e.sched.max_rows,
                       .max_seqs = e.sched.max_seqs,
@@ -99,6 +100,7 @@ static gy_status complete(const gyre_options *o, gy_err *err, gyre_options *full
                           o->size, FIRST_SIZE, sizeof d);
     if (o) memcpy(full, o, o->size);
     if (!full->dtype) full->dtype = d.dtype;
+    if (!full->weights) full->weights = d.weights;
     if (!full->backend) full->backend = d.backend;
     if (!full->kv_layout) full->kv_layout = d.kv_layout;
     if (!full->policy) full->policy = d.policy;
@@ -169,10 +171,12 @@ static gy_status engine_opts(const gyre_options *o, gy_err *err, gy_engine_opts 
 /* 0: the model's context, or what the pool would hold if that is less. */
 static gy_status choose_max_len(const gyre *g, const char *backend, int64_t n_engine, gy_engine_opts *e, gy_err *err) {
     gy_engine_plan plan;
+    size_t left;
     if (e->max_len) return GY_OK;
     e->max_len = g->m.d.max_pos;
     if (!strncmp(backend, "cuda", 4)) return GY_OK; /* its memory is not the host's: the engine's pool decides */
-    GY_TRY(gy_engine_make_plan(&g->m.d, g->m.act, e, gy_mem_available() / (size_t)n_engine, err, &plan));
+    GY_TRY(gy_api_model_left(&g->m, gy_mem_available() / (size_t)n_engine, err, &left));
+    GY_TRY(gy_engine_make_plan(&g->m.d, g->m.act, e, left, err, &plan));
     if (plan.kv_tokens < e->max_len) e->max_len = (int32_t)plan.kv_tokens;
     if (e->max_len < 1) e->max_len = 1;
     return GY_OK;
@@ -216,7 +220,8 @@ static void set_info(gyre *g) {
                           .park_bytes = p->park_bytes,
                           .workspace_bytes = p->workspace_bytes,
                           .weight_bytes = g->m.model ? g->m.model->weight_bytes : 0,
-                          .plan = g->plan_text};
+                          .plan = g->plan_text,
+                          .weights = gy_weight_form_name(g->m.form)};
     if (p->free_bytes) gy_engine_plan_text(p, g->plan_text);
 }
 
@@ -227,6 +232,7 @@ static gy_status open_all(gyre *g, const char *dir, const gyre_options *o, gy_er
     GY_TRY(engine_opts(&full, err, &e));
     int has_peers = gy_api_wants_peers(&full); /* then no weights are needed here, and no memory for KV */
     GY_TRY(gy_api_model_open(&g->m, dir, has_peers ? "f32" : full.dtype, 1, err));
+    if (!has_peers) GY_TRY(gy_api_model_set_weights(&g->m, full.weights, full.weights_head != 0, err));
     int64_t n_worker = (int64_t)full.prefill + full.decode + full.hybrid;
     if (!has_peers) GY_TRY(choose_max_len(g, full.backend, n_worker > 0 ? n_worker : 1, &e, err));
     GY_TRY(open_queues(g, &full, err));

@@ -44,6 +44,8 @@ static void flag_num(command *c, const char *name, double v) {
 /* Whatever follows from memory or the machine is decided here, once, so that all workers are alike. */
 static void put_engine(command *c, const gy_api_model *m, const gy_engine_opts *e, const gyre_options *o) {
     flag(c, "--dtype", m->act == GY_BF16 ? "bf16" : "f32");
+    if (m->form != GY_WEIGHTS_AS_FILE) flag(c, "--weights", gy_weight_form_name(m->form));
+    if (m->quant_head) word(c, "--weights-head");
     flag(c, "--backend", !strcmp(m->be->ops->name, "ref") ? "ref" : "cpu");
     flag_int(c, "--max-rows", e->sched.max_rows);
     flag_int(c, "--max-seqs", e->sched.max_seqs);
@@ -264,6 +266,7 @@ static gy_status plan_pool(const gy_api_model *m, const gyre_options *o, gy_engi
                            gy_engine_plan *out) {
     size_t share = e->kv_blocks || e->kv_bytes ? 0 : gy_mem_available() / (size_t)n_worker(o);
     gy_engine_plan fixed;
+    GY_TRY(gy_api_model_left(m, share, err, &share)); /* each worker holds weights of its own */
     e->max_handoff = MAX_HANDOFF;
     GY_TRY(gy_engine_make_plan(&m->d, m->act, e, share, err, out));
     e->kv_blocks = out->n_block[GY_KV_CORE];

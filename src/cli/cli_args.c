@@ -14,7 +14,8 @@
 enum { BIG = 1 << 30 };
 
 void gy_args_default(gy_args *a) {
-    *a = (gy_args){.log_level = 1, .dtype = -1, .backend = -1, .max_rows = 256, .max_seqs = 16, .prefix_cache = 1};
+    *a = (gy_args){
+        .log_level = 1, .dtype = -1, .weights = -1, .backend = -1, .max_rows = 256, .max_seqs = 16, .prefix_cache = 1};
     a->device = "cpu";
     a->kv_layout = "last_exited";
     a->prefill_share = a->watermark = a->kv_fraction = NAN;
@@ -117,6 +118,9 @@ static const gy_opt latent_rows[] = {
 static const gy_opt device_rows[] = {
     {"dtype", GY_OPT_WORD, AT(dtype), "f32|bf16", 0, 0, "what most weights are stored in; f32 for F16",
      "of activations and KV"},
+    {"weights", GY_OPT_WORD, AT(weights), "auto|bf16|fp8|int8", 0, 0, "auto, as the file has them",
+     "what weight matrices are held in; fp8 and int8 have a scale for each row and change results"},
+    {"weights-head", GY_OPT_FLAG, AT(weights_head), NULL, 0, 0, NULL, "with --weights fp8 or int8: the LM head too"},
     {"device", GY_OPT_STR, AT(device), "cpu|cuda|cuda:N", 0, 0, "cpu", "where the model runs"},
     {"threads", GY_OPT_I32, AT(threads), "N", 1, 1024, "physical cores", "results do not depend on it"},
     {"max-rows", GY_OPT_I32, AT(max_rows), "N", 1, 65536, "256", "rows of one pass; results do not depend on it"},
@@ -209,6 +213,9 @@ static const gy_opt inspect_rows[] = {
     {"max-rows", GY_OPT_I32, AT(max_rows), "N", 1, 65536, "256", "with --kv: rows of one pass"},
     {"dtype", GY_OPT_WORD, AT(dtype), "f32|bf16", 0, 0, "what most weights are stored in; f32 for F16",
      "of activations and KV"},
+    {"weights", GY_OPT_WORD, AT(weights), "auto|bf16|fp8|int8", 0, 0, "auto, as the file has them",
+     "what weight matrices are held in; fp8 and int8 have a scale for each row and change results"},
+    {"weights-head", GY_OPT_FLAG, AT(weights_head), NULL, 0, 0, NULL, "with --weights fp8 or int8: the LM head too"},
 };
 static const gy_opt synth_rows[] = {
     {"shape", GY_OPT_STR, AT(shape), "SHAPE", 0, 0, NULL,

@@ -46,6 +46,8 @@ typedef struct gy_args {
     /* where and how the model runs */
     const char *device, *cpu_mask;
     int dtype;   /* -1 not given, 0 f32, 1 bf16 */
+    int weights; /* -1 not given, 0 auto, else a gy_weight_form in the order of its words */
+    int weights_head;
     int backend; /* -1 not given, 0 ref, 1 cpu */
     int32_t threads, max_rows, max_seqs, max_len, kv_blocks;
     const char *kv_layout;

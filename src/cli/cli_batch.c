@@ -31,7 +31,7 @@ static uint64_t hash_tensor(uint64_t h, const gy_tensor_info *t) {
 
 gy_status gy_batch_seed(const gy_cli_model *m, const char *kv_layout, gy_err *err, uint64_t *out) {
     gy_st *st = NULL;
-    int32_t numbers[] = {m->d.n_vocab, m->d.n_embd, m->d.n_loop, (int32_t)m->act};
+    int32_t numbers[] = {m->d.n_vocab, m->d.n_embd, m->d.n_loop, (int32_t)m->act, (int32_t)m->form, m->quant_head};
     uint64_t h = gy_hash_bytes(0, m->d.family, strlen(m->d.family));
     h = gy_hash_bytes(h, numbers, sizeof numbers);
     h = gy_hash_bytes(h, kv_layout, strlen(kv_layout));

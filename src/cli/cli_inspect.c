@@ -154,6 +154,18 @@ static gy_status report_weights(gy_report *r, const char *dir, gy_err *err) {
     return rc == GY_OK && !f ? err->status : rc;
 }
 
+/* What the weights take once they are held in each form; of a device, or of a host whose form is not the file's. */
+static gy_status report_held(gy_report *r, const gy_cli_model *m, gy_err *err) {
+    gy_report_section(r, "held_bytes");
+    for (gy_weight_form f = GY_WEIGHTS_AS_FILE; f <= GY_WEIGHTS_INT8; f++) {
+        size_t bytes;
+        GY_TRY(gy_model_device_bytes(m->dir, m->act, f, m->quant_head, err, &bytes));
+        gy_report_bytes(r, gy_weight_form_name(f), bytes);
+    }
+    gy_report_section_end(r);
+    return GY_OK;
+}
+
 /* KV of one token at full depth, by layout. */
 static void report_kv_token(gy_report *r, const gy_cli_model *m) {
     static const struct {
@@ -196,8 +208,10 @@ static gy_status report_model(gy_report *r, const gy_cli_model *m, gy_err *err) 
     report_desc(r, &m->d);
     gy_report_text(r, "dtype", "%s", m->act == GY_BF16 ? "bf16" : "f32");
     gy_report_text(r, "dtype_why", "%s", m->act_why);
+    gy_report_text(r, "weights", "%s", gy_weight_form_name(m->form));
     gy_report_section_end(r);
     GY_TRY(report_weights(r, m->dir, err));
+    GY_TRY(report_held(r, m, err));
     report_tokenizer(r, m);
     report_kv_token(r, m);
     return GY_OK;

@@ -53,10 +53,21 @@ gy_status gy_cli_check_device(const gy_args *a, gy_err *err) {
 
 /* ---- open, load, close ---- */
 
+const char *gy_cli_weights(const gy_args *a) {
+    return gy_weight_form_name(a->weights < 0 ? GY_WEIGHTS_AS_FILE : (gy_weight_form)a->weights);
+}
+
+static gy_status set_weights(gy_cli_model *m, const gy_args *a, gy_err *err) {
+    gy_status st = gy_api_model_set_weights(m, gy_cli_weights(a), a->weights_head, err);
+    if (st >= 0) return st;
+    gy_api_model_close(m);
+    return gy_err_set(err, GY_E_ARG, "--weights-head: found without --weights fp8 or int8");
+}
+
 gy_status gy_cli_model_open(gy_cli_model *m, const char *dir, const gy_args *a, int want_tok, gy_err *err) {
     const char *dtype = a->dtype < 0 ? "auto" : a->dtype ? "bf16" : "f32";
     GY_TRY(gy_cli_check_device(a, err));
-    if (gy_api_model_open(m, dir, dtype, want_tok, err) >= 0) return GY_OK;
+    if (gy_api_model_open(m, dir, dtype, want_tok, err) >= 0) return set_weights(m, a, err);
     /* What a folder holds is no mistake of the command line: exit code 1, whatever the reader called it. */
     if (err->status == GY_E_ARG || err->status == GY_E_LIMIT) err->status = GY_E_FORMAT;
     return err->status;

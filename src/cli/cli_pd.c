@@ -107,6 +107,8 @@ static gy_status check_alone(const gy_args *a, gy_err *err) {
 static gy_status check_theirs(const gy_args *a, gy_err *err) {
     static const char *const theirs[] = {"device",
                                          "dtype",
+                                         "weights",
+                                         "weights-head",
                                          "threads",
                                          "backend",
                                          "max-rows",

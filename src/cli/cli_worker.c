@@ -125,7 +125,9 @@ static gy_status set_fingerprint(const process *p, const gy_engine_opts *e, gy_e
                              .act = (int32_t)p->m.act,
                              .layout = (int32_t)e->kv_layout,
                              .cyclic_k = e->cyclic_k,
-                             .depth = depth};
+                             .depth = depth,
+                             .form = (int32_t)p->m.form,
+                             .quant_head = p->m.quant_head};
     return gy_fingerprint(p->m.dir, &f, err, out);
 }
 

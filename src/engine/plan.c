@@ -241,12 +241,14 @@ static const char *limit_text(const gy_engine_plan *p, char *buf, size_t cap) {
 void gy_engine_plan_text(const gy_engine_plan *p, char buf[GY_PLAN_TEXT]) {
     char a[6][AMOUNT], mapped[AMOUNT + 16] = "", limit[128];
     if (p->mapped_bytes) snprintf(mapped, sizeof mapped, "%s mapped and ", amount(p->mapped_bytes, a[0]));
-    snprintf(buf, GY_PLAN_TEXT,
-             "weights %s%s, workspace %s, slot map %s, KV %s for %lld tokens at full depth (%d blocks), limited by %s; "
-             "parked KV may take %s of the host; %s stay free",
-             mapped, amount(p->weight_bytes, a[0]), amount(p->workspace_bytes, a[1]), amount(p->map_bytes, a[2]),
-             amount(p->kv_bytes, a[3]), (long long)p->kv_tokens, p->n_block[GY_KV_CORE],
-             limit_text(p, limit, sizeof limit), amount(p->park_bytes, a[4]), amount(p->free_bytes, a[5]));
+    snprintf(
+        buf, GY_PLAN_TEXT,
+        "weights %s%s%s%s, workspace %s, slot map %s, KV %s for %lld tokens at full depth (%d blocks), limited by %s; "
+        "parked KV may take %s of the host; %s stay free",
+        mapped, amount(p->weight_bytes, a[0]), p->weights ? " with matrices in " : "", p->weights ? p->weights : "",
+        amount(p->workspace_bytes, a[1]), amount(p->map_bytes, a[2]), amount(p->kv_bytes, a[3]),
+        (long long)p->kv_tokens, p->n_block[GY_KV_CORE], limit_text(p, limit, sizeof limit),
+        amount(p->park_bytes, a[4]), amount(p->free_bytes, a[5]));
 }
 
 static gy_status too_large(const gy_engine_plan *p, size_t weights, size_t kv, size_t have, gy_err *err) {

@@ -11,6 +11,7 @@
 #include "model/family.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,7 +32,8 @@ typedef struct loader {
     const gy_model_load_opts *o;
     const gy_tensor_info *embed;
     size_t done, total;
-    void *whole; /* backend memory of the weight whose parts are being copied */
+    void *whole;        /* backend memory of the weight whose parts are being copied */
+    float *whole_scale; /* and of their scales */
     gy_err *err;
 } loader;
 
@@ -138,23 +140,120 @@ static gy_status load_vec(loader *l, const gy_tensor_info *t, void **out) {
     return GY_OK;
 }
 
+static const char *const form_names[] = {
+    [GY_WEIGHTS_AS_FILE] = "auto", [GY_WEIGHTS_BF16] = "bf16", [GY_WEIGHTS_FP8] = "fp8", [GY_WEIGHTS_INT8] = "int8"};
+
+const char *gy_weight_form_name(gy_weight_form f) {
+    return form_names[f];
+}
+
+int gy_weight_form_parse(const char *name, gy_weight_form *out) {
+    for (size_t i = 0; i < sizeof form_names / sizeof *form_names; i++) {
+        if (strcmp(name, form_names[i]) != 0) continue;
+        *out = (gy_weight_form)i;
+        return 0;
+    }
+    return -1;
+}
+
+/* What a matrix of this role is held in. */
+static gy_dtype held_type(gy_dtype file, gy_dtype act, gy_weight_form form, int quant_head, gy_role role) {
+    int stays = role == GY_ROLE_EMBED || (role == GY_ROLE_HEAD && !quant_head);
+    if (!stays && form == GY_WEIGHTS_FP8) return GY_F8_E4M3;
+    if (!stays && form == GY_WEIGHTS_INT8) return GY_I8;
+    return act == GY_BF16 || form == GY_WEIGHTS_BF16 ? GY_BF16 : file;
+}
+
+/* Rows of a tensor, shared by the backend's threads; host memory. */
+typedef struct quant_task {
+    const gy_tensor_info *t;
+    gy_dtype to;
+    uint8_t *q;
+    float *scale;
+    int64_t row0, n_row; /* of the tensor, to q and scale */
+    atomic_llong bad;    /* a row that holds what is not finite, or -1 */
+} quant_task;
+enum { QUANT_ROWS = 16, QUANT_PIECE = 4096 }; /* of an item; of a piece */
+
+static void quant_item(void *arg, int32_t item, int member) {
+    quant_task *q = arg;
+    int64_t k = q->t->shape[1], end = ((int64_t)item + 1) * QUANT_ROWS;
+    size_t row_bytes = (size_t)k * gy_dtype_bytes(q->t->dtype);
+    (void)member;
+    for (int64_t r = (int64_t)item * QUANT_ROWS; r < end && r < q->n_row; r++) {
+        const char *row = (const char *)q->t->data + (size_t)(q->row0 + r) * row_bytes;
+        if (gy_quant_row(q->q + r * k, q->scale + r, q->to, row, q->t->dtype, (size_t)k)) q->bad = q->row0 + r;
+    }
+}
+
+static gy_status quant_piece(loader *l, quant_task *q) {
+    gy_backend *be = l->m->be;
+    be->ops->parallel(be, (int32_t)((q->n_row + QUANT_ROWS - 1) / QUANT_ROWS), quant_item, q);
+    if (q->bad < 0) return GY_OK;
+    return gy_err_set(l->err, GY_E_FORMAT,
+                      "%s: tensor \"%s\" row %lld holds a value that is not finite, which has no place in 8 bits; use "
+                      "--weights auto",
+                      q->t->file, q->t->name, (long long)atomic_load(&q->bad));
+}
+
+/* All rows of t to dst and scale, memory of the backend; through host buffers where that is not the host's. */
+static gy_status quant_into(loader *l, uint8_t *dst, float *scale, gy_dtype to, const gy_tensor_info *t) {
+    gy_backend *be = l->m->be;
+    int64_t n = t->shape[0], k = t->shape[1], piece = n < QUANT_PIECE ? n : QUANT_PIECE;
+    uint8_t *buf = be->is_host ? NULL : gy_mem_alloc(GY_MEM_MODEL, (size_t)piece, (size_t)k + sizeof *scale);
+    float *buf_scale = buf ? (float *)(void *)buf : NULL; /* first, so that it is aligned */
+    gy_status st = GY_OK;
+    if (!be->is_host && !buf) return no_memory(l, t->name, (size_t)piece * ((size_t)k + sizeof *scale));
+    if (buf) buf += (size_t)piece * sizeof *scale;
+    for (int64_t r = 0; r < n && st == GY_OK; r += piece) {
+        int64_t len = n - r < piece ? n - r : piece;
+        quant_task q = {.t = t,
+                        .to = to,
+                        .q = buf ? buf : dst + r * k,
+                        .scale = buf ? buf_scale : scale + r,
+                        .row0 = r,
+                        .n_row = len,
+                        .bad = -1};
+        st = quant_piece(l, &q);
+        if (buf && st == GY_OK) be->ops->upload(be, dst + r * k, buf, (size_t)(len * k));
+        if (buf && st == GY_OK) be->ops->upload(be, scale + r, buf_scale, (size_t)len * sizeof *scale);
+        note_progress(l, (size_t)(len * k) * gy_dtype_bytes(t->dtype));
+    }
+    gy_mem_free(buf_scale);
+    return st;
+}
+
+/* Memory for a matrix of n_all rows of k that is not used where it lies. */
+static gy_status take_whole(loader *l, const gy_tensor_info *t, gy_dtype want, int32_t n_all) {
+    size_t bytes = (size_t)n_all * (size_t)t->shape[1] * gy_dtype_bytes(want), scales = (size_t)n_all * sizeof(float);
+    if (!(l->whole = own_alloc(l, bytes))) return no_memory(l, t->name, bytes);
+    if (gy_is_quant(want) && !(l->whole_scale = own_alloc(l, scales))) return no_memory(l, t->name, scales);
+    return GY_OK;
+}
+
+/* t as rows w->n .. of what take_whole gave. */
+static gy_status copy_part(loader *l, const gy_tensor_info *t, gy_dtype want, const gy_weight *w) {
+    char *to = (char *)l->whole + (size_t)w->n * (size_t)t->shape[1] * gy_dtype_bytes(want);
+    l->m->converted_bytes += n_elem(t) * gy_dtype_bytes(want);
+    if (!gy_is_quant(want)) return convert_into(l, to, want, t, n_elem(t));
+    l->m->converted_bytes += (size_t)t->shape[0] * sizeof(float);
+    return quant_into(l, (uint8_t *)to, l->whole_scale + w->n, want, t);
+}
+
 /* The next row block of a weight matrix of n_all rows: where it lies if the backend can use it so, else a copy; copied
  * parts lie behind one another. */
-static gy_status load_part(loader *l, const gy_tensor_info *t, gy_weight *w, int32_t n_all) {
+static gy_status load_part(loader *l, gy_role role, const gy_tensor_info *t, gy_weight *w, int32_t n_all) {
     gy_model *m = l->m;
-    gy_dtype want = m->be->act == GY_BF16 ? GY_BF16 : t->dtype;
+    gy_dtype want = held_type(t->dtype, m->be->act, l->o->form, l->o->quant_head, role);
     const void *data = t->data;
     if (w->n_part && w->dtype != want)
         return gy_err_set(l->err, GY_E_UNSUPPORTED, "%s: tensor \"%s\" is %s while its neighbours are %s", t->file,
                           t->name, gy_dtype_name(t->dtype), gy_dtype_name(w->dtype));
     if (want != t->dtype || !m->be->is_host) {
-        size_t row = (size_t)t->shape[1] * gy_dtype_bytes(want), bytes = n_elem(t) * gy_dtype_bytes(want);
-        if (!w->n_part && !(l->whole = own_alloc(l, (size_t)n_all * row)))
-            return no_memory(l, t->name, (size_t)n_all * row);
-        char *p = (char *)l->whole + (size_t)w->n * row;
-        GY_TRY(convert_into(l, p, want, t, n_elem(t)));
-        m->converted_bytes += bytes;
-        data = p;
+        if (!w->n_part) GY_TRY(take_whole(l, t, want, n_all));
+        GY_TRY(copy_part(l, t, want, w));
+        data = (char *)l->whole + (size_t)w->n * (size_t)t->shape[1] * gy_dtype_bytes(want);
+        if (gy_is_quant(want)) w->part[w->n_part].scale = l->whole_scale + w->n;
     } else {
         m->mapped_bytes += t->bytes;
         note_progress(l, t->bytes);
@@ -167,6 +266,17 @@ static gy_status load_part(loader *l, const gy_tensor_info *t, gy_weight *w, int
     w->part[w->n_part].n = n;
     w->n_part++;
     return GY_OK;
+}
+
+/* The embedding is the head too, unless the head is held in another form: then that is read from it once more. */
+static gy_status tie_head(loader *l) {
+    gy_model *m = l->m;
+    const gy_tensor_info *t = l->embed;
+    m->head = m->embed;
+    if (!gy_is_quant(held_type(t->dtype, m->be->act, l->o->form, l->o->quant_head, GY_ROLE_HEAD))) return GY_OK;
+    m->head = (gy_weight){0};
+    l->total += t->bytes;
+    return load_part(l, GY_ROLE_HEAD, t, &m->head, (int32_t)t->shape[0]);
 }
 
 static gy_status load_qk_bias(loader *l, const gy_tensor_info *t, gy_layer *y) {
@@ -213,10 +323,11 @@ static gy_status place(loader *l, gy_role role, const gy_tensor_info *t, gy_laye
     gy_model *m = l->m;
     switch (role) {
     case GY_ROLE_EMBED:
-        l->embed = t;
-        return load_part(l, t, &m->embed, (int32_t)t->shape[0]); /* first row of every table */
+        l->embed = t; /* first row of every table */
+        GY_TRY(load_part(l, role, t, &m->embed, (int32_t)t->shape[0]));
+        return m->d.tied ? tie_head(l) : GY_OK;
     case GY_ROLE_HEAD:
-        return load_part(l, t, &m->head, (int32_t)t->shape[0]);
+        return load_part(l, role, t, &m->head, (int32_t)t->shape[0]);
     case GY_ROLE_HEAD_COPY:
         return check_head_copy(l, t);
     case GY_ROLE_FINAL_NORM:
@@ -226,7 +337,7 @@ static gy_status place(loader *l, gy_role role, const gy_tensor_info *t, gy_laye
     case GY_ROLE_GATE_B:
         return load_vec(l, t, &m->gate_b);
     case GY_ROLE_ADAPTER:
-        return load_part(l, t, &m->adapter, (int32_t)t->shape[0]);
+        return load_part(l, role, t, &m->adapter, (int32_t)t->shape[0]);
     case GY_ROLE_ROPE_TABLE:
         return load_rope_table(l, t);
     case GY_ROLE_NORM_0:
@@ -241,17 +352,17 @@ static gy_status place(loader *l, gy_role role, const gy_tensor_info *t, gy_laye
     case GY_ROLE_K:
     case GY_ROLE_V:
     case GY_ROLE_QKV:
-        return load_part(l, t, &y->qkv, (m->d.n_head + 2 * m->d.n_head_kv) * m->d.head_dim);
+        return load_part(l, role, t, &y->qkv, (m->d.n_head + 2 * m->d.n_head_kv) * m->d.head_dim);
     case GY_ROLE_QK_BIAS:
         return load_qk_bias(l, t, y);
     case GY_ROLE_O:
-        return load_part(l, t, &y->o, (int32_t)t->shape[0]);
+        return load_part(l, role, t, &y->o, (int32_t)t->shape[0]);
     case GY_ROLE_GATE: /* gate, up likewise */
     case GY_ROLE_UP:
     case GY_ROLE_GATE_UP:
-        return load_part(l, t, &y->gate_up, 2 * m->d.n_ff);
+        return load_part(l, role, t, &y->gate_up, 2 * m->d.n_ff);
     case GY_ROLE_DOWN:
-        return load_part(l, t, &y->down, (int32_t)t->shape[0]);
+        return load_part(l, role, t, &y->down, (int32_t)t->shape[0]);
     }
     return GY_E_BUG;
 }
@@ -297,7 +408,6 @@ static gy_status load_weights(loader *l) {
     for (size_t i = 0; i < f->n_weight; i++)
         if (f->weights[i].role < GY_ROLE_LAYER) GY_TRY(load_row(l, &f->weights[i], f->weights[i].name, NULL));
     for (gy_stage s = GY_PRELUDE; s < GY_STAGES; s++) GY_TRY(load_layers(l, s));
-    if (l->m->d.tied) l->m->head = l->m->embed;
     /* Non-persistent buffers that some exporters store, and the head of a tied file. */
     static const char *const extra[] = {"rotary_emb.inv_freq", "lm_head.weight"};
     return gy_st_check_unclaimed(l->m->own->st, extra, l->m->d.tied ? 2 : 1, l->err);
@@ -342,6 +452,14 @@ static void log_loaded(const gy_model *m, int64_t ns, int64_t prepare_ns) {
            (double)prepare_ns * 1e-9);
 }
 
+static gy_status check_form(const gy_model_load_opts *o, gy_err *err) {
+    gy_dtype t = o->form == GY_WEIGHTS_INT8 ? GY_I8 : GY_F8_E4M3;
+    if (o->form < GY_WEIGHTS_FP8 || (o->be->ops->weight_types >> t & 1)) return GY_OK;
+    return gy_err_set(err, GY_E_UNSUPPORTED,
+                      "weights: found %s, which backend %s does not take; use --weights auto, or --device cpu",
+                      gy_weight_form_name(o->form), o->be->ops->name);
+}
+
 gy_status gy_model_load(const char *dir, const gy_model_load_opts *o, gy_err *err, gy_model **out) {
     gy_model *m = gy_mem_alloc(GY_MEM_MODEL, 1, sizeof *m);
     if (m) m->own = gy_mem_alloc(GY_MEM_MODEL, 1, sizeof *m->own);
@@ -350,9 +468,11 @@ gy_status gy_model_load(const char *dir, const gy_model_load_opts *o, gy_err *er
         return gy_err_set(err, GY_E_NOMEM, "out of memory");
     }
     m->be = o->be;
+    m->form = o->form;
     loader l = {.m = m, .o = o, .err = err};
     gy_status st;
     int64_t begin = gy_clock_ns(), loaded;
+    GY_TRY_GOTO(st, check_form(o, err), fail);
     GY_TRY_GOTO(st, read_config(dir, err, &l.family, &m->d), fail);
     GY_TRY_GOTO(st, gy_st_open(dir, err, &m->own->st), fail);
     m->weight_bytes = l.total = gy_st_data_bytes(m->own->st);
@@ -371,15 +491,45 @@ fail:
     return st;
 }
 
-/* Of matrices, vectors and tables alike: all are in act, but for F32 tables, which are small. */
-gy_status gy_model_device_bytes(const char *dir, gy_dtype act, gy_err *err, size_t *out) {
+/* By the end of its name, which is all that a row of the table says of a layer's. NULL: not in the table. */
+static const gy_weight_row *row_of(const gy_family *f, const char *name) {
+    size_t len = strlen(name);
+    for (size_t i = 0; i < f->n_weight; i++) {
+        const gy_weight_row *row = &f->weights[i];
+        size_t n = strlen(row->name);
+        if (n > len || strcmp(name + len - n, row->name) != 0) continue;
+        if (n == len || (row->role >= GY_ROLE_LAYER && name[len - n - 1] == '.')) return row;
+    }
+    return NULL;
+}
+
+static int is_matrix(gy_role role) {
+    return role == GY_ROLE_HEAD || role == GY_ROLE_ADAPTER ||
+           (role >= GY_ROLE_Q && role != GY_ROLE_QK_BIAS); /* what load_part takes, but the embedding */
+}
+
+static size_t held_bytes(const gy_tensor_info *t, gy_dtype as) {
+    return n_elem(t) * gy_dtype_bytes(as) + (gy_is_quant(as) ? (size_t)t->shape[0] * sizeof(float) : 0);
+}
+
+/* Vectors and tables are in act, but for F32 tables, which are small. */
+gy_status gy_model_device_bytes(const char *dir, gy_dtype act, gy_weight_form form, int quant_head, gy_err *err,
+                                size_t *out) {
+    const gy_family *f = NULL;
+    gy_model_desc d;
     gy_st *st;
     size_t sum = 0;
+    GY_TRY(read_config(dir, err, &f, &d));
+    GY_CHECK(f);
     GY_TRY(gy_st_open(dir, err, &st));
     for (size_t i = 0; i < gy_st_count(st); i++) {
         const gy_tensor_info *t = gy_st_at(st, i);
-        gy_dtype to = act == GY_BF16 ? GY_BF16 : t->dtype;
-        sum += n_elem(t) * gy_dtype_bytes(to);
+        const gy_weight_row *row = row_of(f, t->name);
+        int is_embed = row && row->role == GY_ROLE_EMBED, is_held = is_embed || (row && is_matrix(row->role));
+        gy_dtype vec = act == GY_BF16 ? GY_BF16 : t->dtype;
+        sum += held_bytes(t, is_held ? held_type(t->dtype, act, form, quant_head, row->role) : vec);
+        if (is_embed && d.tied && quant_head && form >= GY_WEIGHTS_FP8)
+            sum += held_bytes(t, held_type(t->dtype, act, form, 1, GY_ROLE_HEAD));
     }
     gy_st_close(st);
     *out = sum;

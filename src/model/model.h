@@ -9,6 +9,12 @@
 #include "model/desc.h"
 #include "tensor/safetensors.h"
 
+/* What weight matrices are held in, whatever the file has. FP8 and INT8: with a scale for each row (tensor/quant.h),
+ * all matrices but the embedding and, unless asked for, the head; norms, biases and the gate stay as they are. */
+typedef enum gy_weight_form { GY_WEIGHTS_AS_FILE, GY_WEIGHTS_BF16, GY_WEIGHTS_FP8, GY_WEIGHTS_INT8 } gy_weight_form;
+const char *gy_weight_form_name(gy_weight_form f);               /* "auto", "bf16", "fp8", "int8" */
+int gy_weight_form_parse(const char *name, gy_weight_form *out); /* -1: none of these */
+
 typedef struct gy_layer {
     gy_weight qkv;     /* [(n_head + 2 n_head_kv) head_dim, n_embd] */
     gy_weight o;       /* [n_embd, n_head head_dim] */
@@ -33,11 +39,14 @@ typedef struct gy_model {
     size_t converted_bytes; /* copies made because act differs from the file, or the backend has memory of its own */
     size_t mapped_bytes;    /* of tensors that are used where they lie */
     size_t own_bytes;       /* backend memory that the model holds: those, and the small vectors */
+    gy_weight_form form;
     struct gy_model_own *own;
 } gy_model;
 
 typedef struct gy_model_load_opts {
     gy_backend *be; /* borrowed by the model; its act decides the activation dtype */
+    gy_weight_form form;
+    int quant_head; /* with FP8, INT8: the head too. A tied one is then a copy beside the embedding */
     /* May be NULL. done rises to total, which it reaches on success. */
     void (*progress)(void *arg, size_t done_bytes, size_t total_bytes);
     void *progress_arg;
@@ -50,7 +59,8 @@ gy_status gy_model_parse_desc(const char *json, size_t len, gy_err *err, gy_mode
 gy_status gy_model_load(const char *dir, const gy_model_load_opts *o, gy_err *err, gy_model **out);
 /* What loading will take of a backend that has memory of its own, from the headers of the files; a little more where a
  * file holds tensors that are only looked at. */
-gy_status gy_model_device_bytes(const char *dir, gy_dtype act, gy_err *err, size_t *out);
+gy_status gy_model_device_bytes(const char *dir, gy_dtype act, gy_weight_form form, int quant_head, gy_err *err,
+                                size_t *out);
 void gy_model_free(gy_model *m); /* accepts NULL; before its backend is destroyed */
 
 #endif

@@ -20,14 +20,15 @@
 
 #include "base/draw.h"
 #include "base/status.h"
-#include "tensor/dtype.h"
+#include "tensor/quant.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
 /* A weight matrix [n, k], row-major, of up to three row blocks that need not be neighbours in memory (q, k, v; gate,
- * up). It points into the mapped checkpoint, or at a converted copy. dtype: F32, F16 or BF16 (act BF16: BF16 only).
- * Model lifetime. */
+ * up). It points into the mapped checkpoint, or at a converted copy. dtype: F32, F16 or BF16 (act BF16: BF16, or one of
+ * the next two). For linear also F8_E4M3 (codes 7f and ff do not occur) and I8, with a scale for each row
+ * (tensor/quant.h): their values are exact in BF16. Model lifetime. */
 enum { GY_WEIGHT_PARTS = 3 };
 typedef struct gy_weight {
     gy_dtype dtype;
@@ -36,6 +37,7 @@ typedef struct gy_weight {
     struct {
         const void *data; /* [part.n, k] */
         int32_t n;
+        const float *scale; /* [part.n]; F8_E4M3 and I8 only */
     } part[GY_WEIGHT_PARTS];
     void *packed; /* a backend's own form, NULL if it reads the rows as they are */
 } gy_weight;
@@ -88,7 +90,9 @@ typedef struct gy_norm_args {
     void *y; /* [n_row, n] act */
 } gy_norm_args;
 
-/* y[r, i] = round(sum_j x[r, j] * w[i, j]); f32 products and sums of the exact values. */
+/* y[r, i] = round(sum_j x[r, j] * w[i, j]); f32 products and sums of the exact values.
+ * With scales: y[r, i] = round(scale[i] * sum_j x[r, j] * q[i, j]), the sum's bits as if q were stored in BF16, then
+ * one f32 product. */
 typedef struct gy_linear_args {
     const void *x; /* [n_row, w->k] act */
     const gy_weight *w;
@@ -269,7 +273,8 @@ typedef struct gy_patch_args {
 typedef struct gy_backend gy_backend;
 
 typedef struct gy_ops {
-    const char *name; /* "ref", "cpu-avx512", ... */
+    const char *name;      /* "ref", "cpu-avx512", ... */
+    uint32_t weight_types; /* bit 1 << dtype: weights that linear takes; others are refused when a model is loaded */
 
     /* Memory of the backend. alloc returns zeroed memory or NULL. For host backends upload and download are copies. */
     void *(*alloc)(gy_backend *be, size_t bytes);

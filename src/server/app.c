@@ -96,6 +96,7 @@ static void set_fingerprint(gy_app *a) {
     const gyre_info *i = a->info;
     uint32_t h = mix(2166136261u, i->family, strlen(i->family));
     h = mix(h, i->dtype, strlen(i->dtype));
+    h = mix(h, i->weights, strlen(i->weights));
     h = mix(h, i->backend, strlen(i->backend));
     h = mix(h, a->o.engine.kv_layout, strlen(a->o.engine.kv_layout));
     h = mix(h, &i->n_vocab, sizeof i->n_vocab);

@@ -81,6 +81,28 @@ uint16_t gy_f32_to_f16(float f) {
     return f16_narrow(f);
 }
 
+/* Below 2^-6 there is no implicit one: mant counts units of 2^-9. */
+float gy_f8e4m3_to_f32(uint8_t code) {
+    const uint32_t sign = (uint32_t)(code & 0x80u) << 24, exp = (code >> 3) & 15u, mant = code & 7u;
+    if ((code & 0x7fu) == 0x7fu) return f32_from_bits(sign | 0x7fc00000u);
+    if (exp != 0) return f32_from_bits(sign | (exp + 120u) << 23 | mant << 20);
+    const float size = (float)mant * 0x1p-9f;
+    return sign ? -size : size;
+}
+
+/* Cutting 20 of the 23 bits, to nearest even, carries into the exponent as it should; so it does from the subnormal
+ * numbers, which count units of 2^-9, into 2^-6. */
+uint8_t gy_f32_to_f8e4m3(float f) {
+    const uint32_t u = f32_bits(f), abs = u & 0x7fffffffu, sign = (u >> 24) & 0x80u, exp = abs >> 23;
+    if (abs > 0x7f800000u) return (uint8_t)(sign | 0x7fu);
+    if (abs > 0x43e00000u) return (uint8_t)(sign | 0x7eu); /* above 448: up to 464 it is the nearest, then the limit */
+    if (exp >= 121u) return (uint8_t)(sign | (((abs + 0x7ffffu + (abs >> 20 & 1u)) >> 20) - (120u << 3)));
+    if (exp < 117u) return (uint8_t)sign; /* under 2^-10, half a unit */
+    const uint32_t mant = (abs & 0x7fffffu) | 0x800000u, shift = 141u - exp;
+    const uint32_t q = mant >> shift, rest = mant & ((1u << shift) - 1u), half = 1u << (shift - 1u);
+    return (uint8_t)(sign | (q + (rest > half || (rest == half && (q & 1u)))));
+}
+
 static void bf16_to_f32_n(float *restrict dst, const uint16_t *restrict src, size_t n) {
     for (size_t i = 0; i < n; i++) dst[i] = gy_bf16_to_f32(src[i]);
 }

@@ -6,7 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* All dtypes that a safetensors header may name, so that sizes can be checked; gyre computes with the first three. */
+/* All dtypes that a safetensors header may name, so that sizes can be checked; gyre computes with the
+ * first three, and with weights in I8 and F8_E4M3 that bring scales (quant.h). */
 typedef enum gy_dtype {
     GY_F32,
     GY_F16,
@@ -48,6 +49,10 @@ static inline float gy_bf16_round(float f) {
 }
 float gy_f16_to_f32(uint16_t h); /* exact, subnormals included */
 uint16_t gy_f32_to_f16(float f); /* round to nearest even */
+
+/* E4M3 as OCP has it: no infinity, 7f and ff are NaN, largest 448. Every value is a BF16 and an F16 value. */
+float gy_f8e4m3_to_f32(uint8_t code);
+uint8_t gy_f32_to_f8e4m3(float f); /* round to nearest even; beyond 448, infinities too, +-448; NaN stays NaN */
 
 /* dst[i] = convert(src[i]) between F32, F16 and BF16 in any combination. The arrays may not overlap unless equal
  * types. */

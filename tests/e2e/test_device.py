@@ -43,6 +43,12 @@ def test_it_computes(place):
     assert call(place, RUN, 0)[0] == here.stdout != ""
 
 
+def test_weights_that_it_does_not_take(place):
+    for how in ("fp8", "int8"):
+        err = call(place, [*RUN, "--weights", how], 1)[1]
+        assert f"weights: found {how}, which backend cuda does not take; use --weights auto, or --device cpu" in err
+
+
 def test_no_library(tmp_path):
     shutil.copy2(GYRE, tmp_path / "gyre")
     err = call(tmp_path, RUN, 1, LD_LIBRARY_PATH="/nowhere")[1]

@@ -80,7 +80,7 @@ static size_t px_act(void) {
 /* Parts behind one another for every second shape: then they are one product. */
 static gy_weight px_weight(const gy_weight *w) {
     gy_weight d = *w;
-    size_t row = (size_t)w->k * (w->dtype == GY_F32 ? 4 : 2);
+    size_t row = (size_t)w->k * (w->dtype == GY_F32 ? 4 : gy_is_quant(w->dtype) ? 1 : 2);
     int joined = (w->n + w->k) & 1;
     size_t at = joined ? px_place(w->part[0].data, 0) : 0;
     for (int i = 0; i < w->n_part; i++) {
@@ -96,6 +96,8 @@ static gy_weight px_weight(const gy_weight *w) {
         memset(px.sent + at, 0xa5, PX_BORDER + 256);
         px.used = (at + PX_BORDER + 255) / 256 * 256;
     }
+    for (int i = 0; i < w->n_part && gy_is_quant(w->dtype); i++)
+        d.part[i].scale = px_in(w->part[i].scale, (size_t)w->part[i].n * sizeof(float));
     return d;
 }
 
@@ -341,6 +343,7 @@ static __attribute__((unused)) gy_backend *px_open(gy_dtype act, int n_thread, g
     px.dev = px.inner->ops->alloc(px.inner, PX_CAP);
     assert_non_null(px.dev);
     px.ops = (gy_ops){.name = "cuda",
+                      .weight_types = px.inner->ops->weight_types,
                       .alloc = px_alloc,
                       .free = px_free,
                       .upload = px_copy,

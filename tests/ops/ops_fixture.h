@@ -66,12 +66,15 @@ static UNUSED void buf_free(buf *b) {
 /* ---- dtypes ---------------------------------------------------------------------------------------------------- */
 
 static UNUSED size_t dt_bytes(gy_dtype t) {
-    return t == GY_F32 ? 4 : 2;
+    return t == GY_F32 ? 4 : gy_is_quant(t) ? 1 : 2;
 }
 
+/* Of I8 and E4M3 the stored value, without its scale. */
 static UNUSED float dt_get(const void *p, gy_dtype t, int64_t i) {
     uint16_t h;
     float f;
+    if (t == GY_I8) return ((const int8_t *)p)[i];
+    if (t == GY_F8_E4M3) return gy_f8e4m3_to_f32(((const uint8_t *)p)[i]);
     if (t == GY_F32) {
         memcpy(&f, (const char *)p + i * 4, 4);
         return f;
@@ -80,7 +83,11 @@ static UNUSED float dt_get(const void *p, gy_dtype t, int64_t i) {
     return t == GY_BF16 ? gy_bf16_to_f32(h) : gy_f16_to_f32(h);
 }
 
+/* I8: 1 is 127. */
 static UNUSED void dt_put(void *p, gy_dtype t, int64_t i, float f) {
+    if (t == GY_I8) ((int8_t *)p)[i] = (int8_t)fmaxf(-127.0f, fminf(127.0f, rintf(f * 127.0f)));
+    if (t == GY_F8_E4M3) ((uint8_t *)p)[i] = gy_f32_to_f8e4m3(f);
+    if (gy_is_quant(t)) return;
     uint16_t h = t == GY_BF16 ? gy_f32_to_bf16(f) : gy_f32_to_f16(f);
     if (t == GY_F32) {
         memcpy((char *)p + i * 4, &f, 4);

@@ -8,9 +8,15 @@ static const int sizes[] = {1, 7, 12, 31, 33, 60, 63, 64, 65, 96, 100, 128, 176,
 
 typedef struct problem {
     gy_weight w;
-    buf part[GY_WEIGHT_PARTS], x, y;
+    buf part[GY_WEIGHT_PARTS], scale[GY_WEIGHT_PARTS], x, y;
     int n_row;
 } problem;
+
+/* Scales of all sizes; also those of the smallest weights. */
+static float scale_of(value_kind kind, uint32_t i) {
+    uint32_t r = test_rand(55, i);
+    return kind == V_TINY ? 0x1p-126f : ldexpf(0.5f + gy_rand_unit_f32(r), (int)(r % 16) - 12);
+}
 
 /* The n rows of W over n_part parts as unequal as they can be; each part at the end of its own mapping. */
 static problem problem_make(gy_dtype act, gy_dtype t, int n_row, int n, int k, int n_part, value_kind kind) {
@@ -20,6 +26,11 @@ static problem problem_make(gy_dtype act, gy_dtype t, int n_row, int n, int k, i
         p.part[i] = buf_values(t, (int64_t)rows * k, kind, (uint32_t)(100 + i));
         p.w.part[i].data = p.part[i].p;
         p.w.part[i].n = rows;
+        if (gy_is_quant(t)) {
+            p.scale[i] = buf_make((size_t)rows * sizeof(float));
+            for (int r = 0; r < rows; r++) dt_put(p.scale[i].p, GY_F32, r, scale_of(kind, (uint32_t)(r + 64 * i)));
+            p.w.part[i].scale = (const float *)(const void *)p.scale[i].p;
+        }
         left -= rows;
     }
     p.x = buf_values(act, (int64_t)n_row * k, kind, 7);
@@ -28,7 +39,10 @@ static problem problem_make(gy_dtype act, gy_dtype t, int n_row, int n, int k, i
 }
 
 static void problem_free(problem *p) {
-    for (int i = 0; i < p->w.n_part; i++) buf_free(&p->part[i]);
+    for (int i = 0; i < p->w.n_part; i++) {
+        buf_free(&p->part[i]);
+        if (gy_is_quant(p->w.dtype)) buf_free(&p->scale[i]);
+    }
     buf_free(&p->x);
     buf_free(&p->y);
 }
@@ -47,8 +61,14 @@ static float weight_at(const gy_weight *w, int64_t i, int64_t j) {
     return dt_get(w->part[ip].data, w->dtype, i * w->k + j);
 }
 
+static float scale_at(const gy_weight *w, int64_t i) {
+    int ip = 0;
+    while (i >= w->part[ip].n) i -= w->part[ip++].n;
+    return gy_is_quant(w->dtype) ? w->part[ip].scale[i] : 1.0f;
+}
+
 /* A lane takes every VL-th product by a fused multiply-add: ceil(k / 2 VL) * 2 roundings, then log2(VL) additions.
- * ref: k roundings of products and k of sums at most. */
+ * ref: k roundings of products and k of sums at most. With a scale one more. */
 static void against_exact(const problem *p, gy_dtype act, double n_round, worst *w, const char *what) {
     for (int64_t r = 0; r < p->n_row; r++) {
         for (int64_t i = 0; i < p->w.n; i++) {
@@ -58,7 +78,10 @@ static void against_exact(const problem *p, gy_dtype act, double n_round, worst 
                 sum += v;
                 size += fabs(v);
             }
-            double bound = gamma_of(n_round) * size + p->w.k * TINY_F32;
+            double scale = scale_at(&p->w, i), bound = gamma_of(n_round) * size + p->w.k * TINY_F32;
+            sum *= scale;
+            bound *= scale;
+            if (gy_is_quant(p->w.dtype)) bound += round_err(GY_F32, fabs(sum) + bound);
             bound += act == GY_BF16 ? round_err(act, fabs(sum) + bound) : 0;
             close_check(w, dt_get(p->y.p, act, r * p->w.n + i), sum, bound, what, r * p->w.n + i);
         }
@@ -109,12 +132,22 @@ static void sweep(const variant *v, gy_dtype act, gy_dtype t) {
     gy_backend_destroy(be);
 }
 
+/* A backend says which weights it takes. */
+static int takes(const variant *v, gy_dtype act, gy_dtype t) {
+    gy_backend *be = cpu_open(v, act, 1);
+    int yes = be->ops->weight_types >> t & 1;
+    gy_backend_destroy(be);
+    if (!yes) print_message("    skipped: %s takes no weights in %s\n", v->name, gy_dtype_name(t));
+    return yes;
+}
+
 static void each_variant(void (*fn)(const variant *v, gy_dtype act, gy_dtype t)) {
-    const gy_dtype types[] = {GY_F32, GY_F16, GY_BF16};
+    const gy_dtype types[] = {GY_F32, GY_F16, GY_BF16, GY_F8_E4M3, GY_I8};
     for (int iv = 0; iv < COUNT(variants); iv++) {
         if (variant_missing(&variants[iv])) continue;
         for (int ia = 0; ia < 2; ia++)
-            for (int it = 0; it < 3; it++) fn(&variants[iv], acts[ia], types[it]);
+            for (int it = 0; it < COUNT(types); it++)
+                if (takes(&variants[iv], acts[ia], types[it])) fn(&variants[iv], acts[ia], types[it]);
     }
 }
 
@@ -210,6 +243,77 @@ static void test_f32_output(void **state) {
     each_variant(f32_output);
 }
 
+/* The same values in BF16: their sums times the scale, bit for bit. In act BF16 the sums are not to be had unrounded,
+ * so scales are 1 there. */
+static void sums_of_bf16(gy_backend *be, problem *p, const char *what) {
+    problem q = *p;
+    buf part[GY_WEIGHT_PARTS], want = buf_make((size_t)p->n_row * (size_t)p->w.n * 4), got = buf_make(want.n);
+    q.w.dtype = GY_BF16;
+    for (int i = 0; i < p->w.n_part; i++) {
+        int64_t n = (int64_t)p->w.part[i].n * p->w.k;
+        part[i] = buf_make((size_t)n * 2);
+        for (int64_t e = 0; e < n; e++) dt_put(part[i].p, GY_BF16, e, dt_get(p->part[i].p, p->w.dtype, e));
+        for (int64_t e = 0; e < n; e++)
+            assert_true(dt_get(part[i].p, GY_BF16, e) == dt_get(p->part[i].p, p->w.dtype, e));
+        for (int r = 0; r < p->w.part[i].n && be->act == GY_BF16; r++) dt_put(p->scale[i].p, GY_F32, r, 1.0f);
+        q.w.part[i].data = part[i].p;
+    }
+    run(be, p->x.p, &q.w, p->n_row, want.p, 1);
+    run(be, p->x.p, &p->w, p->n_row, got.p, 1);
+    for (int64_t i = 0; i < (int64_t)p->n_row * p->w.n; i++)
+        dt_put(want.p, GY_F32, i, dt_get(want.p, GY_F32, i) * scale_at(&p->w, i % p->w.n));
+    same_check(got.p, want.p, got.n, what);
+    for (int i = 0; i < p->w.n_part; i++) buf_free(&part[i]);
+    buf_free(&want);
+    buf_free(&got);
+}
+
+static void quant_as_bf16(const variant *v, gy_dtype act, gy_dtype t) {
+    if (!gy_is_quant(t)) return;
+    gy_backend *ref = ref_open(act), *be = cpu_open(v, act, 2);
+    const int ks[] = {1, 31, 33, 64, 100, 257, 1024, 2100};
+    for (int i = 0; i < COUNT(ks) * V_KIND_COUNT; i++) {
+        problem p = problem_make(act, t, rows_of[i % COUNT(rows_of)], 83, ks[i % COUNT(ks)], 1 + i % 3,
+                                 (value_kind)(i / COUNT(ks)));
+        sums_of_bf16(ref, &p, "ref: sums of the same values in BF16");
+        sums_of_bf16(be, &p, "sums of the same values in BF16");
+        problem_free(&p);
+    }
+    gy_backend_destroy(ref);
+    gy_backend_destroy(be);
+}
+
+static void test_quant_as_bf16(void **state) {
+    (void)state;
+    each_variant(quant_as_bf16);
+}
+
+/* Each code in each place of a block, alone in its row: comes out as it is defined. */
+static void each_code(const variant *v, gy_dtype act, gy_dtype t) {
+    enum { K = 64, N = 254 };
+    if (!gy_is_quant(t)) return;
+    gy_backend *be = cpu_open(v, act, 1);
+    problem p = problem_make(act, t, 1, N, K, 1, V_ZERO);
+    for (int at = 0; at < K; at++) {
+        for (int i = 0; i < K; i++) dt_put(p.x.p, act, i, i == at ? 1.0f : 0.0f);
+        memset(p.part[0].p, 0, p.part[0].n);
+        for (int i = 0; i < N; i++) {
+            int code = i < 127 ? i : i + 1; /* not 7f, ff: E4M3's NaN */
+            p.part[0].p[i * K + at] = (unsigned char)code;
+            dt_put(p.scale[0].p, GY_F32, i, 1.0f);
+        }
+        run(be, p.x.p, &p.w, 1, p.y.p, 0);
+        for (int i = 0; i < N; i++) assert_true(dt_get(p.y.p, act, i) == dt_get(p.part[0].p, t, (int64_t)i * K + at));
+    }
+    problem_free(&p);
+    gy_backend_destroy(be);
+}
+
+static void test_each_code(void **state) {
+    (void)state;
+    each_variant(each_code);
+}
+
 /* More rows than the packed scratch holds at once: the pieces join. 16 MiB / 4 B / 640 = 6553 rows of k 640. */
 static void test_many_rows(void **state) {
     (void)state;
@@ -232,7 +336,8 @@ static void test_many_rows(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),     cmocka_unit_test(test_equalities), cmocka_unit_test(test_no_leak),
-        cmocka_unit_test(test_f32_output), cmocka_unit_test(test_many_rows),
+        cmocka_unit_test(test_f32_output), cmocka_unit_test(test_many_rows),  cmocka_unit_test(test_quant_as_bf16),
+        cmocka_unit_test(test_each_code),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

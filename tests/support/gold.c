@@ -45,7 +45,7 @@ void gold_open(const gold_setup *s, gold_env *out) {
                    : !strcmp(backend, "cuda") ? gy_backend_cuda_create(&co, &err, &out->be)
                                               : gy_backend_cpu_create(&o, &err, &out->be);
     if (st < 0) die(backend, &err);
-    gy_model_load_opts lo = {.be = out->be};
+    gy_model_load_opts lo = {.be = out->be, .form = s->form, .quant_head = s->quant_head};
     if (gy_model_load(path, &lo, &err, &out->m) < 0) die("load", &err);
 }
 

@@ -19,6 +19,8 @@ typedef struct gold_setup {
     gy_kv_layout layout;
     int32_t cyclic_k;
     int32_t max_loops;
+    gy_weight_form form; /* of the weights */
+    int quant_head;
     /* May change the options that the fields above and the defaults gave. NULL: nothing. */
     void (*patch)(gy_engine_opts *o, const void *arg);
     const void *patch_arg;

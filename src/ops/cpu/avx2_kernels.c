@@ -90,6 +90,20 @@ static inline void pair_load_bf16(const void *p, V *even, V *odd) {
     *even = _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
     *odd = _mm256_castsi256_ps(_mm256_and_si256(u, _mm256_set1_epi32((int)0xffff0000u)));
 }
+/* E4M3 moved into the place of an F16's bits is 2^-8 of its value, subnormal numbers as well: both products are exact.
+ * An arithmetic shift brings the sign to both upper bits, the mask keeps one. */
+static inline void pair_load_e4m3(const void *p, V *even, V *odd) {
+    __m128i u = _mm_loadu_si128(p), keep = _mm_set1_epi16((short)0xbf80);
+    __m128i low = _mm_and_si128(_mm_srai_epi16(_mm_slli_epi16(u, 8), 1), keep);
+    __m128i high = _mm_and_si128(_mm_srai_epi16(u, 1), keep);
+    *even = v_mul(_mm256_cvtph_ps(low), v_set1(256.0f));
+    *odd = v_mul(_mm256_cvtph_ps(high), v_set1(256.0f));
+}
+static inline void pair_load_i8(const void *p, V *even, V *odd) {
+    __m256i u = _mm256_cvtepi16_epi32(_mm_loadu_si128(p));
+    *even = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(u, 24), 24));
+    *odd = _mm256_cvtepi32_ps(_mm256_srai_epi32(u, 8));
+}
 static inline void pair_store_bf16(void *p, V even, V odd) {
     _mm256_storeu_si256(p, _mm256_or_si256(_mm256_srli_epi32(bf16_bits(even), 16), bf16_bits(odd)));
 }

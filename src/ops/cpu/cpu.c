@@ -168,7 +168,7 @@ static void linear_run(cpu_backend *c, gy_team_fn fn, linear_task *t, int64_t wo
 /* Rows are packed as many at a time as the scratch holds. */
 static void cpu_linear(gy_backend *be, const gy_linear_args *a) {
     cpu_backend *c = cpu_of(be);
-    GY_CHECK(a->w->k <= c->max_k && a->w->dtype <= GY_BF16);
+    GY_CHECK(a->w->k <= c->max_k && (GY_HOST_WEIGHT_TYPES >> a->w->dtype & 1));
     int64_t stride = gy_cpu_pad(c->kern, a->w->k), most = c->linear_floats / stride / 4 * 4;
     for (int64_t r = 0; r < a->n_row; r += most) {
         int64_t n = a->n_row - r < most ? a->n_row - r : most;
@@ -249,6 +249,7 @@ static void cpu_destroy(gy_backend *be) {
 
 static const gy_ops cpu_ops = {
     .name = "cpu", /* replaced by the kernels' name */
+    .weight_types = GY_HOST_WEIGHT_TYPES,
     .alloc = gy_host_alloc,
     .free = gy_host_free,
     .upload = gy_host_copy,

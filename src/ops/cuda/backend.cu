@@ -208,6 +208,7 @@ static void be_destroy(gy_backend *be) {
 
 static const gy_ops cuda_ops = {
     .name = "cuda",
+    .weight_types = 1 << GY_F32 | 1 << GY_F16 | 1 << GY_BF16, /* 8 bits: written, not yet run on a device */
     .alloc = be_alloc,
     .free = be_free,
     .upload = be_upload,

@@ -11,12 +11,17 @@
  *             from start to start; the bits do not
  *   narrow    up to 64 rows our own kernel (narrow.cu) is one more candidate, by the same rule
  *
+ *   8 bits    shapes of their own, by the same rule. cuBLASLt gets the weights widened to BF16, exact, in memory that
+ * all such products share, and the scales as a vector of alphas; a stream's order keeps one product's widened weights
+ * until it is done
+ *
  * The check is by example, not by proof: 16 rows x n outputs and up, all bits, at least 2 numbers of rows a class. It
  * finds what was found on an H200 (measured: docs/kernels.md): algorithms without split-K differ in no bit, those
  * with it in some of each product. tests/ops checks the same through the table.
  *
  * The library is opened here and not linked: F32 works without it, and where it is missing a sentence says so.
  */
+#include "ops/cuda/eight_bits.cuh"
 #include "ops/cuda/graph.cuh"
 #include "ops/cuda/narrow.cuh"
 
@@ -45,6 +50,7 @@ enum { N_CLASS = 11, REFERENCE_CLASS = 3, OFFERED = 12, TIMED = 3, MAX_SHAPES = 
 
 /* One product shape. Layouts of x and y are set to the number of rows before each call. */
 typedef struct lt_shape {
+    gy_dtype type; /* of the weights */
     int32_t n, k, ldy;
     int y_f32, usable;
     cublasLtMatrixLayout_t w, x, y;
@@ -58,7 +64,10 @@ struct cuda_lt {
 #define LT_FIELD(f) decltype(&::f) f;
     LT_CALLS(LT_FIELD)
     cublasLtHandle_t handle;
-    cublasLtMatmulDesc_t desc; /* the same for all: BF16 in, sums in f32, W transposed */
+    cublasLtMatmulDesc_t desc;   /* the same for all: BF16 in, sums in f32, W transposed */
+    cublasLtMatmulDesc_t scaled; /* and with an alpha for each output */
+    bf16 *wide;                  /* [n_wide] weights of 8 bits, widened for one product */
+    size_t n_wide;
     cublasLtMatmulPreference_t pref;
     cuda_narrow narrow;
     lt_shape shape[MAX_SHAPES];
@@ -92,9 +101,13 @@ static int make_desc(cuda_lt *lt) {
     cublasOperation_t t = CUBLAS_OP_T;
     size_t workspace = 0;
     uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
+    cublasLtPointerMode_t alphas = CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_ZERO;
     return !lt->cublasLtCreate(&lt->handle) &&
            !lt->cublasLtMatmulDescCreate(&lt->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) &&
            !lt->cublasLtMatmulDescSetAttribute(lt->desc, CUBLASLT_MATMUL_DESC_TRANSA, &t, sizeof t) &&
+           !lt->cublasLtMatmulDescCreate(&lt->scaled, CUBLAS_COMPUTE_32F, CUDA_R_32F) &&
+           !lt->cublasLtMatmulDescSetAttribute(lt->scaled, CUBLASLT_MATMUL_DESC_TRANSA, &t, sizeof t) &&
+           !lt->cublasLtMatmulDescSetAttribute(lt->scaled, CUBLASLT_MATMUL_DESC_POINTER_MODE, &alphas, sizeof alphas) &&
            !lt->cublasLtMatmulPreferenceCreate(&lt->pref) &&
            !lt->cublasLtMatmulPreferenceSetAttribute(lt->pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                                                      sizeof workspace) &&
@@ -129,6 +142,8 @@ void cuda_lt_close(cuda_be *c) {
     for (int i = 0; i < lt->n_shape; i++) shape_close(lt, &lt->shape[i]);
     if (lt->pref) lt->cublasLtMatmulPreferenceDestroy(lt->pref);
     if (lt->desc) lt->cublasLtMatmulDescDestroy(lt->desc);
+    if (lt->scaled) lt->cublasLtMatmulDescDestroy(lt->scaled);
+    cudaFree(lt->wide);
     if (lt->handle) lt->cublasLtDestroy(lt->handle);
     free(lt); /* the library stays loaded */
     c->lt = NULL;
@@ -148,17 +163,37 @@ static void set_rows(cuda_lt *lt, lt_shape *s, int32_t n_row) {
     lt->cublasLtMatrixLayoutSetAttribute(s->y, CUBLASLT_MATRIX_LAYOUT_COLS, &cols, sizeof cols);
 }
 
+/* Eight elements a thread; n is a multiple of 8. */
+template <gy_dtype W> static __global__ void widen_kernel(const uint2 *q, int64_t n8, uint4 *y) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n8) return;
+    uint2 v = q[i];
+    y[i] = make_uint4(widen_two<W>(v.x), widen_two<W>(v.x >> 16), widen_two<W>(v.y), widen_two<W>(v.y >> 16));
+}
+
+static const void *widen(cuda_be *c, const cuda_matrix *m) {
+    int64_t n8 = (int64_t)m->n * m->k / 8;
+    uint4 *to = (uint4 *)c->lt->wide;
+    if (m->type == GY_BF16) return m->w;
+    if (m->type == GY_F8_E4M3)
+        widen_kernel<GY_F8_E4M3><<<blocks_for(n8, 256), 256, 0, c->stream>>>((const uint2 *)m->w, n8, to);
+    else
+        widen_kernel<GY_I8><<<blocks_for(n8, 256), 256, 0, c->stream>>>((const uint2 *)m->w, n8, to);
+    return to;
+}
+
 /* algo NULL: our own kernel. Where y is f32, sums as they are (out: what our kernel may do besides). */
-static int multiply(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, const void *w, const void *x,
+static int multiply(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, const cuda_matrix *m, const void *x,
                     int32_t n_row, narrow_out out, void *y) {
     const float one = 1.0f, zero = 0.0f;
+    const void *alpha = m->scale ? (const void *)m->scale : &one;
     narrow_plan p;
     if (!algo)
-        return c->lt->narrow.encode && cuda_narrow_plan(c->n_sm, s->n, s->k, s->ldy, n_row, &p) &&
-               cuda_narrow_run(c, &c->lt->narrow, &p, w, s->n, s->k, s->ldy, out, x, n_row, y);
+        return c->lt->narrow.encode && cuda_narrow_plan(c->n_sm, s->type, s->n, s->k, s->ldy, n_row, &p) &&
+               cuda_narrow_run(c, &c->lt->narrow, &p, m, s->ldy, out, x, n_row, y);
     set_rows(c->lt, s, n_row);
-    return c->lt->cublasLtMatmul(c->lt->handle, c->lt->desc, &one, w, s->w, x, s->x, &zero, y, s->y, y, s->y, algo,
-                                 NULL, 0, c->stream) == CUBLAS_STATUS_SUCCESS;
+    return c->lt->cublasLtMatmul(c->lt->handle, m->scale ? c->lt->scaled : c->lt->desc, alpha, widen(c, m), s->w, x,
+                                 s->x, &zero, y, s->y, y, s->y, algo, NULL, 0, c->stream) == CUBLAS_STATUS_SUCCESS;
 }
 
 /* f32 results to BF16's values, in place: what y_f32 asks for. */
@@ -167,24 +202,24 @@ static __global__ void round_kernel(float *y, int32_t n, int32_t ldy) {
     if (i < n) y[(int64_t)blockIdx.y * ldy + i] = round_to<bf16>(y[(int64_t)blockIdx.y * ldy + i]);
 }
 
-static lt_shape *find_shape(cuda_lt *lt, int32_t n, int32_t k, int32_t ldy, int y_f32) {
+static lt_shape *find_shape(cuda_lt *lt, const cuda_matrix *m, int32_t ldy, int y_f32) {
     for (int i = 0; i < lt->n_shape; i++) {
         lt_shape *s = &lt->shape[i];
-        if (s->n == n && s->k == k && s->ldy == ldy && s->y_f32 == y_f32) return s;
+        if (s->type == m->type && s->n == m->n && s->k == m->k && s->ldy == ldy && s->y_f32 == y_f32) return s;
     }
     return NULL;
 }
 
-int cuda_lt_run(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, int y_f32, const void *x, int32_t n_row,
-                void *y) {
-    lt_shape *s = find_shape(c->lt, n, k, ldy, y_f32);
+int cuda_lt_run(cuda_be *c, const cuda_matrix *m, int32_t ldy, int y_f32, const void *x, int32_t n_row, void *y) {
+    lt_shape *s = find_shape(c->lt, m, ldy, y_f32);
+    int32_t n = m->n;
     if (!s) {
-        cuda_lt_prepare(c, w, n, k, ldy, y_f32);
-        s = find_shape(c->lt, n, k, ldy, y_f32);
+        cuda_lt_prepare(c, m, ldy, y_f32);
+        s = find_shape(c->lt, m, ldy, y_f32);
     }
-    if (!s || !s->usable || ((uintptr_t)w | (uintptr_t)x | (uintptr_t)y) % 16) return 0;
+    if (!s || !s->usable || ((uintptr_t)m->w | (uintptr_t)m->scale | (uintptr_t)x | (uintptr_t)y) % 16) return 0;
     int at = class_of(n_row), is_narrow = s->is_narrow[at];
-    if (!multiply(c, s, is_narrow ? NULL : &s->algo[at], w, x, n_row, y_f32 ? NARROW_F32_ROUNDED : NARROW_BF16, y)) {
+    if (!multiply(c, s, is_narrow ? NULL : &s->algo[at], m, x, n_row, y_f32 ? NARROW_F32_ROUNDED : NARROW_BF16, y)) {
         cuda_ok(c, cudaErrorUnknown, "a product was refused that had been offered");
         return 1;
     }
@@ -196,26 +231,25 @@ int cuda_lt_run(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, in
 }
 
 /* Our kernel where it has the bits of the product alone, fastest or not: it spares a launch. x: NULL if it is made. */
-static int fused_plan(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, const void *x, int32_t n_row,
-                      const void *y, narrow_plan *p) {
-    const lt_shape *s = find_shape(c->lt, n, k, n, 0);
-    if (!s || !s->usable || !s->is_same[class_of(n_row)] || ((uintptr_t)w | (uintptr_t)x | (uintptr_t)y) % 16) return 0;
-    return cuda_narrow_plan(c->n_sm, n, k, ldy, n_row, p);
+static int fused_plan(cuda_be *c, const cuda_matrix *m, int32_t ldy, const void *x, int32_t n_row, const void *y,
+                      narrow_plan *p) {
+    const lt_shape *s = find_shape(c->lt, m, m->n, 0);
+    if (!s || !s->usable || !s->is_same[class_of(n_row)] || ((uintptr_t)m->w | (uintptr_t)x | (uintptr_t)y) % 16)
+        return 0;
+    return cuda_narrow_plan(c->n_sm, m->type, m->n, m->k, ldy, n_row, p);
 }
 
-int cuda_lt_silu(cuda_be *c, const void *w, int32_t n, int32_t k, const void *x, int32_t n_row, void *y) {
+int cuda_lt_silu(cuda_be *c, const cuda_matrix *m, const void *x, int32_t n_row, void *y) {
     narrow_plan p;
-    return fused_plan(c, w, n, k, n / 2, x, n_row, y, &p) &&
-           cuda_narrow_run(c, &c->lt->narrow, &p, w, n, k, n / 2, NARROW_SILU, x, n_row, y);
+    return fused_plan(c, m, m->n / 2, x, n_row, y, &p) &&
+           cuda_narrow_run(c, &c->lt->narrow, &p, m, m->n / 2, NARROW_SILU, x, n_row, y);
 }
 
-int cuda_lt_norm(cuda_be *c, const void *w, int32_t n, int32_t k, int is_silu, const narrow_norm *norm, int32_t n_row,
-                 void *y) {
+int cuda_lt_norm(cuda_be *c, const cuda_matrix *m, int is_silu, const narrow_norm *norm, int32_t n_row, void *y) {
     narrow_plan p;
-    int32_t ldy = is_silu ? n / 2 : n;
-    return fused_plan(c, w, n, k, ldy, NULL, n_row, y, &p) && cuda_narrow_plan_norm(&p, k, n_row) &&
-           cuda_narrow_run_norm(c, &c->lt->narrow, &p, w, n, k, ldy, is_silu ? NARROW_SILU : NARROW_BF16, norm, n_row,
-                                y);
+    int32_t ldy = is_silu ? m->n / 2 : m->n;
+    return fused_plan(c, m, ldy, NULL, n_row, y, &p) && cuda_narrow_plan_norm(&p, m->k, n_row) &&
+           cuda_narrow_run_norm(c, &c->lt->narrow, &p, m, ldy, is_silu ? NARROW_SILU : NARROW_BF16, norm, n_row, y);
 }
 
 void cuda_lt_let_next(cuda_be *c, int on) {
@@ -226,7 +260,7 @@ void cuda_lt_let_next(cuda_be *c, int on) {
 
 /* What a choice is tried on. x: random rows whose elements differ in size, so that another order of sums shows. */
 typedef struct trial {
-    const void *w;
+    const cuda_matrix *m;
     int32_t rows; /* of x, want and got */
     bf16 *x;
     void *want, *got;
@@ -293,7 +327,7 @@ static int same_bits(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, 
     char *got = (char *)t->got;
     cudaMemsetAsync(got, 0, (size_t)n_row * t->y_row, c->stream);
     cudaMemsetAsync(t->n_unequal, 0, sizeof n_unequal, c->stream);
-    if (!multiply(c, s, algo, t->w, t->x + first * (size_t)s->k, n_row, trial_out(s), got)) return 0;
+    if (!multiply(c, s, algo, t->m, t->x + first * (size_t)s->k, n_row, trial_out(s), got)) return 0;
     compare_kernel<<<blocks_for(n, 256), 256, 0, c->stream>>>(
         (const uint16_t *)((const char *)t->want + first * t->y_row), (const uint16_t *)got, n, t->n_unequal);
     cudaMemcpyAsync(&n_unequal, t->n_unequal, sizeof n_unequal, cudaMemcpyDeviceToHost, c->stream);
@@ -304,7 +338,8 @@ static int same_bits(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, 
 static int offers(cuda_lt *lt, lt_shape *s, int class_at, cublasLtMatmulHeuristicResult_t out[OFFERED]) {
     int n = 0, kept = 0;
     set_rows(lt, s, 16 << class_at);
-    if (lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, lt->desc, s->w, s->x, s->y, s->y, lt->pref, OFFERED, out, &n))
+    if (lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, s->type == GY_BF16 ? lt->desc : lt->scaled, s->w, s->x, s->y,
+                                           s->y, lt->pref, OFFERED, out, &n))
         return 0;
     for (int i = 0; i < n; i++) {
         int32_t split = 0;
@@ -330,7 +365,7 @@ static float time_of(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, 
         cudaMemsetAsync(t->flush, i, FLUSH_BYTES, c->stream);
         cudaEventRecord(t->begin, c->stream);
         launch_early(c, pause_kernel, dim3(1), 32, 0);
-        multiply(c, s, algo, t->w, t->x, n_row, trial_out(s), t->got);
+        multiply(c, s, algo, t->m, t->x, n_row, trial_out(s), t->got);
         cudaEventRecord(t->end, c->stream);
         cudaEventSynchronize(t->end);
         cudaEventElapsedTime(&ms, t->begin, t->end);
@@ -362,12 +397,12 @@ static void choose_class(cuda_be *c, lt_shape *s, const trial *t, int class_at) 
     s->is_narrow[class_at] = s->is_same[class_at] && time_of(c, s, NULL, t, most) < best;
 }
 
-static void choose(cuda_be *c, lt_shape *s, const void *w) {
+static void choose(cuda_be *c, lt_shape *s, const cuda_matrix *m) {
     cublasLtMatmulHeuristicResult_t offered[OFFERED];
     trial t = {};
-    t.w = w;
+    t.m = m;
     int n = offers(c->lt, s, REFERENCE_CLASS, offered);
-    if (n && trial_open(c, s, &t) && multiply(c, s, &offered[0].algo, w, t.x, t.rows, trial_out(s), t.want)) {
+    if (n && trial_open(c, s, &t) && multiply(c, s, &offered[0].algo, m, t.x, t.rows, trial_out(s), t.want)) {
         for (int i = 0; i < N_CLASS; i++) s->algo[i] = offered[0].algo;
         s->usable = same_bits(c, s, &offered[0].algo, &t, 1) && same_bits(c, s, &offered[0].algo, &t, t.rows);
         for (int i = 0; s->usable && i < N_CLASS; i++) choose_class(c, s, &t, i);
@@ -376,20 +411,38 @@ static void choose(cuda_be *c, lt_shape *s, const void *w) {
     cuda_ok(c, cudaGetLastError(), "choosing an algorithm");
 }
 
-void cuda_lt_prepare(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, int y_f32) {
+/* Room to widen the largest matrix in; it only grows, while weights are put in place. */
+static int take_wide(cuda_be *c, const cuda_matrix *m) {
     cuda_lt *lt = c->lt;
-    if (find_shape(lt, n, k, ldy, y_f32) || lt->n_shape == MAX_SHAPES) return;
+    size_t n = (size_t)m->n * (size_t)m->k;
+    if (m->type == GY_BF16 || n <= lt->n_wide) return 1;
+    cudaFree(lt->wide); /* waits for what uses it */
+    lt->n_wide = 0;
+    if (cudaMalloc((void **)&lt->wide, n * sizeof *lt->wide) != cudaSuccess) {
+        cudaGetLastError();
+        lt->wide = NULL;
+        return 0;
+    }
+    lt->n_wide = n;
+    return 1;
+}
+
+void cuda_lt_prepare(cuda_be *c, const cuda_matrix *m, int32_t ldy, int y_f32) {
+    cuda_lt *lt = c->lt;
+    int32_t n = m->n, k = m->k;
+    if (find_shape(lt, m, ldy, y_f32) || lt->n_shape == MAX_SHAPES) return;
     lt_shape *s = &lt->shape[lt->n_shape];
     *s = {};
-    s->n = n, s->k = k, s->ldy = ldy, s->y_f32 = y_f32;
-    if (n % 8 == 0 && k % 8 == 0 && ldy % 8 == 0 && (uintptr_t)w % 16 == 0) {
+    s->type = m->type, s->n = n, s->k = k, s->ldy = ldy, s->y_f32 = y_f32;
+    if (n % 8 == 0 && k % 8 == 0 && ldy % 8 == 0 && ((uintptr_t)m->w | (uintptr_t)m->scale) % 16 == 0 &&
+        take_wide(c, m)) {
         cudaDataType_t out = y_f32 ? CUDA_R_32F : CUDA_R_16BF;
         if (lt->cublasLtMatrixLayoutCreate(&s->w, CUDA_R_16BF, (uint64_t)k, (uint64_t)n, k) ||
             lt->cublasLtMatrixLayoutCreate(&s->x, CUDA_R_16BF, (uint64_t)k, 16, k) ||
             lt->cublasLtMatrixLayoutCreate(&s->y, out, (uint64_t)n, 16, ldy))
             shape_close(lt, s), s->w = s->x = s->y = NULL;
         else
-            choose(c, s, w);
+            choose(c, s, m);
     }
     lt->n_shape++;
 }

@@ -92,17 +92,23 @@ void cuda_attn_run(gy_backend *be, const gy_attn_args *a);
 /* attn_plain.cu: any dtype and head_dim */
 void cuda_attn_plain(cuda_be *c, const gy_attn_args *a);
 
+/* A matrix of weights as its rows lie: any dtype, of 8 bits with a scale for each row. */
+typedef struct cuda_matrix {
+    const void *w;      /* [n, k] */
+    const float *scale; /* [n]; NULL where there is none */
+    gy_dtype type;
+    int32_t n, k;
+} cuda_matrix;
+
 /* blaslt.cu. run: 1 = queued; 0 = no pinned algorithm for this product, so the plain kernel has it. */
 gy_status cuda_lt_open(cuda_be *c, gy_err *err);
 void cuda_lt_close(cuda_be *c);
-void cuda_lt_prepare(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, int y_f32);
-int cuda_lt_run(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, int y_f32, const void *x, int32_t n_row,
-                void *y);
-/* n / 2 gates and as many ups. 0: not by our kernel, nothing was done. */
-int cuda_lt_silu(cuda_be *c, const void *w, int32_t n, int32_t k, const void *x, int32_t n_row, void *y);
+void cuda_lt_prepare(cuda_be *c, const cuda_matrix *m, int32_t ldy, int y_f32);
+int cuda_lt_run(cuda_be *c, const cuda_matrix *m, int32_t ldy, int y_f32, const void *x, int32_t n_row, void *y);
+/* m: BF16, n / 2 gates and as many ups. 0: not by our kernel, nothing was done. */
+int cuda_lt_silu(cuda_be *c, const cuda_matrix *m, const void *x, int32_t n_row, void *y);
 struct narrow_norm; /* narrow.cuh: instead of x */
-int cuda_lt_norm(cuda_be *c, const void *w, int32_t n, int32_t k, int is_silu, const narrow_norm *norm, int32_t n_row,
-                 void *y);
+int cuda_lt_norm(cuda_be *c, const cuda_matrix *m, int is_silu, const narrow_norm *norm, int32_t n_row, void *y);
 void cuda_prepare(gy_backend *be, const gy_weight *w, int y_f32); /* linear.cu */
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
@@ -144,7 +150,7 @@ static __device__ inline void wait_for_previous(void) {
 }
 
 static inline size_t dtype_bytes(gy_dtype t) {
-    return t == GY_F32 ? 4 : 2;
+    return t == GY_F32 ? 4 : gy_is_quant(t) ? 1 : 2;
 }
 
 static inline unsigned blocks_for(int64_t n, int64_t per_block) {

@@ -18,6 +18,10 @@
  *           writing and any use. So the ring is filled with them before griddepcontrol.wait. x and y are touched
  *           after it only, by threads that have waited themselves.
  *
+ * 8 bits    W's panels are 64 bytes a row with 64-byte swizzle, half of what is brought. A lane reads the two bytes of
+ *           k, k + 1 that the instruction wants from it and widens them to BF16 (exactly: eight_bits.cuh), so products
+ *           and chain are those of a BF16 weight with these values; the row's scale is one product behind the chain.
+ *
  * Tried, the same bits each time: wgmma m64n16k16, whose chain took 37 ns a step, twice mma's; x brought once for a
  * cluster of 2 or 4 blocks, no gain up to 32 rows; asking the L2 for weights beyond the ring, slower for every shape
  * (gate and up 14.1 to 19.8 us); a ring of 104 KiB, so that two kernels' blocks fit a multiprocessor, and letting the
@@ -25,6 +29,7 @@
  */
 #include "ops/cuda/attn_wgmma.cuh"
 #include "ops/cuda/bf16_two.cuh"
+#include "ops/cuda/eight_bits.cuh"
 #include "ops/cuda/narrow.cuh"
 
 enum {
@@ -61,11 +66,22 @@ static int32_t rows_of(int32_t n_row) {
     return rows;
 }
 
+/* Bytes of an output's panel. */
+static __host__ __device__ constexpr int32_t w_row(gy_dtype type) {
+    return type == GY_BF16 ? (int32_t)PANEL_ROW : (int32_t)NARROW_PANEL;
+}
+
+/* Of the ring; x's panels lie at multiples of 1024. */
+static int32_t stage_bytes(const narrow_plan *p, gy_dtype type) {
+    return (p->panels * (p->rows * PANEL_ROW + p->tile * w_row(type)) + 1023) / 1024 * 1024;
+}
+
 /* Each block's work is rounds * (tile + its x); the least of it, the larger tile where two are equal. */
-static void plan_tiles(int n_sm, int32_t n, narrow_plan *p) {
+static void plan_tiles(int n_sm, gy_dtype type, int32_t n, narrow_plan *p) {
     int32_t best = INT32_MAX;
     for (int32_t tile = MAX_TILE; tile >= 8; tile -= 8) {
-        int32_t tiles = div_up(n, tile), rounds = div_up(tiles, n_sm), cost = rounds * (8 * tile + 2 * p->rows);
+        int32_t tiles = div_up(n, tile), rounds = div_up(tiles, n_sm),
+                cost = rounds * (w_row(type) / 16 * tile + 2 * p->rows);
         if (cost >= best) continue;
         best = cost;
         p->tile = tile;
@@ -87,23 +103,25 @@ static void plan_warps(narrow_plan *p) {
     p->warps = ms / p->mt * p->warps_n;
 }
 
-int cuda_narrow_plan(int n_sm, int32_t n, int32_t k, int32_t ldy, int32_t n_row, narrow_plan *out) {
+int cuda_narrow_plan(int n_sm, gy_dtype type, int32_t n, int32_t k, int32_t ldy, int32_t n_row, narrow_plan *out) {
     narrow_plan p = {};
-    if (n_row < 1 || n_row > NARROW_ROWS || n < 8 || k < NARROW_PANEL || n % 8 || k % 8 || ldy % 8) return 0;
+    if (n_row < 1 || n_row > NARROW_ROWS || n < 8 || k < NARROW_PANEL || n % 8 || k % (type == GY_BF16 ? 8 : 16) ||
+        ldy % 8)
+        return 0;
     p.rows = rows_of(n_row);
-    plan_tiles(n_sm, n, &p);
+    plan_tiles(n_sm, type, n, &p);
     plan_warps(&p);
     p.panels = panels_of(p.nt);
     p.steps = div_up(div_up(k, NARROW_PANEL), p.panels);
-    p.stages = RING_BYTES / ((p.tile + p.rows) * PANEL_ROW * p.panels);
+    p.stages = RING_BYTES / stage_bytes(&p, type);
     if (p.stages > NARROW_STAGES) p.stages = NARROW_STAGES;
     *out = p;
     return 1;
 }
 
 /* Fragments of 16 rows of x and of whole warps of outputs are read to their end, past the ring's last panel. */
-static size_t smem_bytes(const narrow_plan *p) {
-    return HEAD_BYTES + 1024 + (size_t)(p->stages * p->panels * (p->tile + p->rows) + 8 * MAX_NT) * PANEL_ROW;
+static size_t smem_bytes(const narrow_plan *p, gy_dtype type) {
+    return HEAD_BYTES + 1024 + (size_t)(p->stages * stage_bytes(p, type)) + 8 * MAX_NT * PANEL_ROW;
 }
 
 int cuda_narrow_plan_norm(narrow_plan *p, int32_t k, int32_t n_row) {
@@ -122,20 +140,21 @@ static size_t smem_bytes_norm(const narrow_plan *p) {
 
 /* Shared addresses of the ring's parts. */
 typedef struct ring {
-    uint32_t full, empty, x, base;   /* x: where all of it lies, if it is made */
-    int32_t x_panel, w_panel, stage; /* bytes */
+    uint32_t full, empty, x, base;            /* x: where all of it lies, if it is made */
+    int32_t x_panel, w_panel, stage, brought; /* bytes; a stage begins at a multiple of 1024 */
 } ring;
 
-template <int NORM> [[maybe_unused]] static __device__ inline ring ring_of(const narrow_plan &p) {
+template <gy_dtype W, int NORM> [[maybe_unused]] static __device__ inline ring ring_of(const narrow_plan &p) {
     extern __shared__ char raw[];
     ring g;
     g.full = (uint32_t)__cvta_generic_to_shared(raw);
     g.empty = g.full + NARROW_STAGES * 8;
     g.x = (g.full + HEAD_BYTES + 1023) / 1024 * 1024;
     g.x_panel = p.rows * PANEL_ROW;
-    g.w_panel = p.tile * PANEL_ROW;
+    g.w_panel = p.tile * w_row(W);
     g.base = NORM ? g.x + (uint32_t)(p.steps * p.panels * g.x_panel) : g.x;
-    g.stage = p.panels * (NORM ? g.w_panel : g.x_panel + g.w_panel);
+    g.brought = p.panels * (NORM ? g.w_panel : g.x_panel + g.w_panel);
+    g.stage = W == GY_BF16 ? g.brought : (g.brought + 1023) / 1024 * 1024;
     return g;
 }
 
@@ -204,7 +223,7 @@ static __device__ inline void bring_weights(const ring &g, const narrow_args &a,
     int32_t k = at.step * p.panels * NARROW_PANEL, row = first_output(p, at);
     uint32_t to = g.base + (uint32_t)(at.slot * g.stage + (NORM ? 0 : p.panels * g.x_panel)),
              full = g.full + 8 * at.slot;
-    bar_expect(full, g.stage);
+    bar_expect(full, g.brought);
     for (int32_t j = 0; j < p.panels; j++) {
         if (SILU)
             tma_bring_units(to + (uint32_t)(j * g.w_panel), w, k + j * NARROW_PANEL, row / 8, full);
@@ -244,18 +263,31 @@ typedef struct lane_place {
     uint32_t x, w, x_unit, w_unit;
 } lane_place;
 
-static __device__ inline lane_place place_of_lane(int32_t m, int32_t n) {
+/* Of 8 bits: row lane / 4 and, within a unit of 16 of k, its bytes 2 (lane % 4); 64-byte swizzle. */
+template <gy_dtype W> static __device__ inline lane_place place_of_lane(int32_t m, int32_t n) {
     uint32_t lane = threadIdx.x % 32, row = lane % 8;
     lane_place l;
     l.x = ((uint32_t)m * 16 + lane % 16) * PANEL_ROW;
-    l.w = ((uint32_t)n * 8 + row) * PANEL_ROW;
+    l.w =
+        W == GY_BF16 ? ((uint32_t)n * 8 + row) * PANEL_ROW : ((uint32_t)n * 8 + lane / 4) * NARROW_PANEL + lane % 4 * 2;
     l.x_unit = (lane / 16 ^ row) * 16;
-    l.w_unit = (lane / 8 ^ row) * 16;
+    l.w_unit = W == GY_BF16 ? (lane / 8 ^ row) * 16 : lane / 8 * 16;
     return l;
 }
 
+/* 8 outputs x 32 of k. */
+template <gy_dtype W>
+static __device__ inline void load_eight_bits(uint32_t (&f)[4], uint32_t at, uint32_t unit, int half) {
+#pragma unroll
+    for (int s = 0; s < 2; s++) {
+        uint32_t from = at + (unit ^ (uint32_t)(half * 32 + s * 16));
+        f[2 * s] = widen_two<W>(shared_two(from));
+        f[2 * s + 1] = widen_two<W>(shared_two(from + 8));
+    }
+}
+
 /* half: which 32 of the panel's 64. */
-template <int MT, int NT>
+template <gy_dtype W, int MT, int NT>
 static __device__ inline void load(fragments<MT, NT> &f, uint32_t x, uint32_t w, lane_place l, int half) {
 #pragma unroll
     for (int m = 0; m < MT; m++) {
@@ -265,8 +297,13 @@ static __device__ inline void load(fragments<MT, NT> &f, uint32_t x, uint32_t w,
                       x + l.x + (uint32_t)(m * 16 * PANEL_ROW) + (l.x_unit ^ (uint32_t)(half * 64 + s * 32)));
     }
 #pragma unroll
-    for (int n = 0; n < NT; n++)
-        ldmatrix4(f.w[n], w + l.w + (uint32_t)(n * 8 * PANEL_ROW) + (l.w_unit ^ (uint32_t)(half * 64)));
+    for (int n = 0; n < NT; n++) {
+        uint32_t at = w + l.w + (uint32_t)(n * 8 * w_row(W));
+        if constexpr (W == GY_BF16)
+            ldmatrix4(f.w[n], at + (l.w_unit ^ (uint32_t)(half * 64)));
+        else
+            load_eight_bits<W>(f.w[n], at, l.w_unit, half);
+    }
 }
 
 template <int MT, int NT> static __device__ inline void multiply(float (&d)[MT][NT][4], const fragments<MT, NT> &f) {
@@ -290,10 +327,17 @@ static __device__ inline void put_pair(const narrow_args &a, int32_t row, int32_
         *(float2 *)((float *)a.y + to) = make_float2(v0, v1);
 }
 
+template <gy_dtype W> static __device__ inline float times(float v, float scale) {
+    if constexpr (W == GY_BF16)
+        return v;
+    else
+        return __fmul_rn(v, scale);
+}
+
 /* Lane has rows lane / 4 (+ 8) of 16, outputs 2 (lane % 4) (+ 1) of 8. end: of the tile, and of W. */
-template <int MT, int NT>
-static __device__ inline void store(const narrow_args &a, const float (&d)[MT][NT][4], int32_t row, int32_t at,
-                                    int32_t end) {
+template <gy_dtype W, int MT, int NT>
+static __device__ inline void store(const narrow_args &a, const float *scale, const float (&d)[MT][NT][4], int32_t row,
+                                    int32_t at, int32_t end) {
     int32_t lane = (int32_t)threadIdx.x % 32;
 #pragma unroll
     for (int m = 0; m < MT; m++) {
@@ -302,8 +346,10 @@ static __device__ inline void store(const narrow_args &a, const float (&d)[MT][N
         for (int n = 0; n < NT; n++) {
             if (at + n * 8 >= end) break;
             int32_t to = at + n * 8 + lane % 4 * 2;
-            if (r < a.n_row) put_pair(a, r, to, d[m][n][0], d[m][n][1]);
-            if (r + 8 < a.n_row) put_pair(a, r + 8, to, d[m][n][2], d[m][n][3]);
+            float s0 = 1.0f, s1 = 1.0f;
+            if constexpr (W != GY_BF16) s0 = scale[to], s1 = scale[to + 1];
+            if (r < a.n_row) put_pair(a, r, to, times<W>(d[m][n][0], s0), times<W>(d[m][n][1], s1));
+            if (r + 8 < a.n_row) put_pair(a, r + 8, to, times<W>(d[m][n][2], s0), times<W>(d[m][n][3], s1));
         }
     }
 }
@@ -330,17 +376,17 @@ static __device__ inline void store_silu(const narrow_args &a, const float (&d)[
 }
 
 /* Half h of a stage's panels. */
-template <int MT, int NT, int NORM>
+template <gy_dtype W, int MT, int NT, int NORM>
 static __device__ inline void load_half(fragments<MT, NT> &f, const ring &g, const walk &at, lane_place l, int h) {
     constexpr int P = panels_of(NT);
     uint32_t stage = g.base + (uint32_t)(at.slot * g.stage);
     uint32_t x = NORM ? g.x + (uint32_t)((at.step * P + h / 2) * g.x_panel) : stage + (uint32_t)(h / 2 * g.x_panel);
-    load(f, x, stage + (uint32_t)((NORM ? 0 : P * g.x_panel) + h / 2 * g.w_panel), l, h % 2);
+    load<W>(f, x, stage + (uint32_t)((NORM ? 0 : P * g.x_panel) + h / 2 * g.w_panel), l, h % 2);
 }
 
 /* A stage: each half is loaded while the one before it is multiplied, the next stage's first half (of the next tile,
  * too) while the last is. Whether that stage is full is asked early, so that the answer is there. */
-template <int MT, int NT, int NORM>
+template <gy_dtype W, int MT, int NT, int NORM>
 static __device__ inline void multiply_stage(float (&d)[MT][NT][4], fragments<MT, NT> (&f)[2], const ring &g,
                                              const narrow_plan &p, lane_place l, walk &at) {
     constexpr int HALVES = 2 * panels_of(NT);
@@ -349,33 +395,33 @@ static __device__ inline void multiply_stage(float (&d)[MT][NT][4], fragments<MT
     int is_last = next.i == p.rounds * p.steps, full = is_last || bar_test(g.full + 8 * next.slot, next.parity);
 #pragma unroll
     for (int h = 0; h < HALVES - 1; h++) {
-        load_half<MT, NT, NORM>(f[(h + 1) % 2], g, at, l, h + 1);
+        load_half<W, MT, NT, NORM>(f[(h + 1) % 2], g, at, l, h + 1);
         multiply(d, f[h % 2]);
     }
     if (!full) bar_wait(g.full + 8 * next.slot, next.parity);
-    load_half<MT, NT, NORM>(f[0], g, next, l, 0); /* after the last stage: what lies there, not used */
+    load_half<W, MT, NT, NORM>(f[0], g, next, l, 0); /* after the last stage: what lies there, not used */
     multiply(d, f[1]);
     if (threadIdx.x % 32 == 0) bar_arrive(g.empty + 8 * at.slot);
     at = next;
 }
 
-template <int MT, int NT, int SILU, int NORM>
-static __device__ inline void consume(const ring &g, const narrow_args &a, int32_t warp) {
+template <gy_dtype W, int MT, int NT, int SILU, int NORM>
+static __device__ inline void consume(const ring &g, const narrow_args &a, const float *scale, int32_t warp) {
     const narrow_plan &p = a.p;
     int32_t m = warp / p.warps_n * MT, n = warp % p.warps_n * NT;
-    lane_place l = place_of_lane(m, n);
+    lane_place l = place_of_lane<W>(m, n);
     fragments<MT, NT> f[2];
     walk at = {};
     bar_wait(g.full, 0);
-    load_half<MT, NT, NORM>(f[0], g, at, l, 0);
+    load_half<W, MT, NT, NORM>(f[0], g, at, l, 0);
     for (int32_t round = 0; round < p.rounds; round++) {
         float d[MT][NT][4] = {};
         int32_t tile = first_output(p, at), end = tile + p.tile < a.n ? tile + p.tile : a.n;
-        for (int32_t step = 0; step < p.steps; step++) multiply_stage<MT, NT, NORM>(d, f, g, p, l, at);
+        for (int32_t step = 0; step < p.steps; step++) multiply_stage<W, MT, NT, NORM>(d, f, g, p, l, at);
         if (SILU)
             store_silu<MT, NT>(a, d, m * 16, tile + n * 8, end);
         else
-            store<MT, NT>(a, d, m * 16, tile + n * 8, end);
+            store<W, MT, NT>(a, scale, d, m * 16, tile + n * 8, end);
     }
 }
 
@@ -530,13 +576,13 @@ static __device__ inline void make_x(const ring &g, const narrow_args &a) {
 #endif
 
 /* Warps that multiply, then the one that brings W, then the one that brings x. Where x is made: NORM_WARPS that make
- * it, the first of which multiply, then the one that brings W. */
-template <int MT, int NT, int SILU, int NORM>
+ * it, the first of which multiply, then the one that brings W. SILU and NORM: W is BF16. */
+template <gy_dtype W, int MT, int NT, int SILU, int NORM>
 static __global__ void __launch_bounds__(32 * (MAX_WARPS + 2))
     narrow_kernel(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
-                  const __grid_constant__ narrow_args a) {
+                  const __grid_constant__ narrow_args a, const float *scale) {
 #if __CUDA_ARCH__ >= 900
-    const ring g = ring_of<NORM>(a.p);
+    const ring g = ring_of<W, NORM>(a.p);
     int32_t readers = a.p.warps, warp = __shfl_sync(~0u, (int32_t)threadIdx.x / 32, 0); /* all lanes agree */
     int32_t bringer = NORM ? (int32_t)NORM_WARPS : readers;
     int leads = threadIdx.x % 32 == 0;
@@ -557,30 +603,32 @@ static __global__ void __launch_bounds__(32 * (MAX_WARPS + 2))
             return;
         }
     }
-    consume<MT, NT, SILU, NORM>(g, a, warp);
+    consume<W, MT, NT, SILU, NORM>(g, a, scale, warp);
 #endif
 }
 
 /* ---- the host's side --------------------------------------------------------------------------------------------- */
 
-typedef void (*narrow_fn)(CUtensorMap, CUtensorMap, narrow_args);
+typedef void (*narrow_fn)(CUtensorMap, CUtensorMap, narrow_args, const float *);
 
-template <int SILU> static narrow_fn kernel_for(int32_t mt, int32_t nt) {
-    static const narrow_fn all[2][MAX_NT] = {{narrow_kernel<1, 1, SILU, 0>, narrow_kernel<1, 2, SILU, 0>,
-                                              narrow_kernel<1, 3, SILU, 0>, narrow_kernel<1, 4, SILU, 0>},
-                                             {narrow_kernel<2, 1, SILU, 0>, narrow_kernel<2, 2, SILU, 0>,
-                                              narrow_kernel<2, 3, SILU, 0>, narrow_kernel<2, 4, SILU, 0>}};
+template <gy_dtype W, int SILU> static narrow_fn kernel_for(int32_t mt, int32_t nt) {
+    static const narrow_fn all[2][MAX_NT] = {{narrow_kernel<W, 1, 1, SILU, 0>, narrow_kernel<W, 1, 2, SILU, 0>,
+                                              narrow_kernel<W, 1, 3, SILU, 0>, narrow_kernel<W, 1, 4, SILU, 0>},
+                                             {narrow_kernel<W, 2, 1, SILU, 0>, narrow_kernel<W, 2, 2, SILU, 0>,
+                                              narrow_kernel<W, 2, 3, SILU, 0>, narrow_kernel<W, 2, 4, SILU, 0>}};
     return all[mt - 1][nt - 1];
 }
 template <int SILU> static narrow_fn kernel_with_norm(int32_t nt) {
-    static const narrow_fn all[MAX_NT] = {narrow_kernel<1, 1, SILU, 1>, narrow_kernel<1, 2, SILU, 1>,
-                                          narrow_kernel<1, 3, SILU, 1>, narrow_kernel<1, 4, SILU, 1>};
+    static const narrow_fn all[MAX_NT] = {narrow_kernel<GY_BF16, 1, 1, SILU, 1>, narrow_kernel<GY_BF16, 1, 2, SILU, 1>,
+                                          narrow_kernel<GY_BF16, 1, 3, SILU, 1>, narrow_kernel<GY_BF16, 1, 4, SILU, 1>};
     return all[nt - 1];
 }
 
-static narrow_fn kernel_of(int32_t mt, int32_t nt, int is_silu, int has_norm) {
+static narrow_fn kernel_of(gy_dtype type, int32_t mt, int32_t nt, int is_silu, int has_norm) {
+    if (type == GY_F8_E4M3) return kernel_for<GY_F8_E4M3, 0>(mt, nt);
+    if (type == GY_I8) return kernel_for<GY_I8, 0>(mt, nt);
     if (has_norm) return is_silu ? kernel_with_norm<1>(nt) : kernel_with_norm<0>(nt);
-    return is_silu ? kernel_for<1>(mt, nt) : kernel_for<0>(mt, nt);
+    return is_silu ? kernel_for<GY_BF16, 1>(mt, nt) : kernel_for<GY_BF16, 0>(mt, nt);
 }
 
 /* Whether the device has the code. */
@@ -599,22 +647,29 @@ void cuda_narrow_open(cuda_be *c, cuda_narrow *out) {
     if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &out->encode, 12000, cudaEnableDefault, &found) ||
         found != cudaDriverEntryPointSuccess)
         out->encode = NULL;
+    static const gy_dtype types[] = {GY_F8_E4M3, GY_I8};
     for (int32_t i = 0; i < 8 * MAX_NT && out->encode; i++) {
         int32_t nt = 1 + i % MAX_NT, mt = 1 + i / MAX_NT % 2, is_silu = i / (2 * MAX_NT) % 2, norm = i / (4 * MAX_NT);
         if (norm && mt > 1) continue;
-        if (!is_there(kernel_of(mt, nt, is_silu, norm), norm ? SMEM_MOST_NORM : SMEM_MOST)) out->encode = NULL;
+        if (!is_there(kernel_of(GY_BF16, mt, nt, is_silu, norm), norm ? SMEM_MOST_NORM : SMEM_MOST)) out->encode = NULL;
+    }
+    for (int32_t i = 0; i < 4 * MAX_NT && out->encode; i++) {
+        narrow_fn kernel = kernel_of(types[i / (2 * MAX_NT)], 1 + i / MAX_NT % 2, 1 + i % MAX_NT, 0, 0);
+        if (!is_there(kernel, SMEM_MOST)) out->encode = NULL;
     }
     cudaGetLastError();
 }
 
-/* A matrix of rows x k BF16, in boxes of 64 of k and box_rows rows. What lies outside is read as zero. */
-static int encode(const cuda_narrow *nw, CUtensorMap *map, const void *base, int32_t rows, int32_t k,
+/* A matrix of rows x k in boxes of 64 of k and box_rows rows. What lies outside is read as zero. */
+static int encode(const cuda_narrow *nw, CUtensorMap *map, gy_dtype type, const void *base, int32_t rows, int32_t k,
                   int32_t box_rows) {
     typedef decltype(&cuTensorMapEncodeTiled) encode_fn;
-    cuuint64_t dim[2] = {(cuuint64_t)k, (cuuint64_t)rows}, stride[1] = {(cuuint64_t)k * 2};
+    int is_bf16 = type == GY_BF16;
+    cuuint64_t dim[2] = {(cuuint64_t)k, (cuuint64_t)rows}, stride[1] = {(cuuint64_t)k * (is_bf16 ? 2 : 1)};
     cuuint32_t box[2] = {NARROW_PANEL, (cuuint32_t)box_rows}, step[2] = {1, 1};
-    return ((encode_fn)nw->encode)(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)base, dim, stride, box, step,
-                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+    return ((encode_fn)nw->encode)(map, is_bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8, 2,
+                                   (void *)base, dim, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                   is_bf16 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
@@ -633,7 +688,7 @@ static int encode_units(const cuda_narrow *nw, CUtensorMap *map, const void *bas
 }
 
 static int launch(cuda_be *c, const narrow_plan *p, int threads, size_t smem, narrow_fn kernel, const CUtensorMap &w,
-                  const CUtensorMap &x, const narrow_args &a) {
+                  const CUtensorMap &x, const narrow_args &a, const float *scale) {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
@@ -644,28 +699,29 @@ static int launch(cuda_be *c, const narrow_plan *p, int threads, size_t smem, na
     config.stream = c->stream;
     config.attrs = &early;
     config.numAttrs = 1;
-    return cuda_ok(c, cudaLaunchKernelEx(&config, kernel, w, x, a), "launch");
+    return cuda_ok(c, cudaLaunchKernelEx(&config, kernel, w, x, a, scale), "launch");
 }
 
-static int encode_weight(const cuda_narrow *nw, CUtensorMap *map, const narrow_plan *p, const void *w, int32_t n,
-                         int32_t k, narrow_out out) {
-    return out == NARROW_SILU ? encode_units(nw, map, w, n / 2, k, p->tile / 8) : encode(nw, map, w, n, k, p->tile);
+static int encode_weight(const cuda_narrow *nw, CUtensorMap *map, const narrow_plan *p, const cuda_matrix *m,
+                         narrow_out out) {
+    return out == NARROW_SILU ? encode_units(nw, map, m->w, m->n / 2, m->k, p->tile / 8)
+                              : encode(nw, map, m->type, m->w, m->n, m->k, p->tile);
 }
 
-int cuda_narrow_run(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const void *w, int32_t n, int32_t k,
-                    int32_t ldy, narrow_out out, const void *x, int32_t n_row, void *y) {
+int cuda_narrow_run(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const cuda_matrix *m, int32_t ldy,
+                    narrow_out out, const void *x, int32_t n_row, void *y) {
     CUtensorMap map_w, map_x;
-    narrow_args a = {*p, n_row, n, ldy, out, nw->lets_next, y, {}};
-    if (!encode_weight(nw, &map_w, p, w, n, k, out) || !encode(nw, &map_x, x, n_row, k, p->rows)) return 0;
-    return launch(c, p, 32 * (p->warps + 2), smem_bytes(p), kernel_of(p->mt, p->nt, out == NARROW_SILU, 0), map_w,
-                  map_x, a);
+    narrow_args a = {*p, n_row, m->n, ldy, out, nw->lets_next, y, {}};
+    if (!encode_weight(nw, &map_w, p, m, out) || !encode(nw, &map_x, GY_BF16, x, n_row, m->k, p->rows)) return 0;
+    return launch(c, p, 32 * (p->warps + 2), smem_bytes(p, m->type),
+                  kernel_of(m->type, p->mt, p->nt, out == NARROW_SILU, 0), map_w, map_x, a, m->scale);
 }
 
-int cuda_narrow_run_norm(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const void *w, int32_t n, int32_t k,
-                         int32_t ldy, narrow_out out, const narrow_norm *norm, int32_t n_row, void *y) {
+int cuda_narrow_run_norm(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const cuda_matrix *m, int32_t ldy,
+                         narrow_out out, const narrow_norm *norm, int32_t n_row, void *y) {
     CUtensorMap map_w;
-    narrow_args a = {*p, n_row, n, ldy, out, nw->lets_next, y, *norm};
-    if (!encode_weight(nw, &map_w, p, w, n, k, out)) return 0;
-    return launch(c, p, 32 * (NORM_WARPS + 1), smem_bytes_norm(p), kernel_of(1, p->nt, out == NARROW_SILU, 1), map_w,
-                  map_w, a);
+    narrow_args a = {*p, n_row, m->n, ldy, out, nw->lets_next, y, *norm};
+    if (!encode_weight(nw, &map_w, p, m, out)) return 0;
+    return launch(c, p, 32 * (NORM_WARPS + 1), smem_bytes_norm(p), kernel_of(m->type, 1, p->nt, out == NARROW_SILU, 1),
+                  map_w, map_w, a, m->scale);
 }

@@ -49,14 +49,14 @@ typedef struct cuda_narrow {
 /* Sets encode to NULL where the device or the driver cannot. */
 void cuda_narrow_open(cuda_be *c, cuda_narrow *out);
 /* 0: not for this product (rows above NARROW_ROWS, k or ldy of odd size). */
-int cuda_narrow_plan(int n_sm, int32_t n, int32_t k, int32_t ldy, int32_t n_row, narrow_plan *out);
-/* The same with x made: 0 for more rows or longer ones. Changes the ring. */
+int cuda_narrow_plan(int n_sm, gy_dtype type, int32_t n, int32_t k, int32_t ldy, int32_t n_row, narrow_plan *out);
+/* The same with x made, BF16: 0 for more rows or longer ones. Changes the ring. */
 int cuda_narrow_plan_norm(narrow_plan *p, int32_t k, int32_t n_row);
-/* w [n, k], x [n_row, k], y [n_row, ldy] (NARROW_SILU: ldy = n / 2), all at multiples of 16 bytes. Returns whether it
- * was queued. */
-int cuda_narrow_run(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const void *w, int32_t n, int32_t k,
-                    int32_t ldy, narrow_out out, const void *x, int32_t n_row, void *y);
-int cuda_narrow_run_norm(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const void *w, int32_t n, int32_t k,
-                         int32_t ldy, narrow_out out, const narrow_norm *norm, int32_t n_row, void *y);
+/* x [n_row, k], y [n_row, ldy] (NARROW_SILU: ldy = n / 2, BF16); w, x and y at multiples of 16 bytes. Returns whether
+ * it was queued. */
+int cuda_narrow_run(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const cuda_matrix *m, int32_t ldy,
+                    narrow_out out, const void *x, int32_t n_row, void *y);
+int cuda_narrow_run_norm(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const cuda_matrix *m, int32_t ldy,
+                         narrow_out out, const narrow_norm *norm, int32_t n_row, void *y);
 
 #endif

@@ -49,9 +49,15 @@ static inline gy_status gy_host_sync(gy_backend *be, gy_err *err) { /* host oper
     return GY_OK;
 }
 
-/* Element i of an array of F32, F16 or BF16; other types never reach an operation (model loading refuses them). */
+/* What both host backends' linear takes. */
+enum { GY_HOST_WEIGHT_TYPES = 1 << GY_F32 | 1 << GY_F16 | 1 << GY_BF16 | 1 << GY_I8 | 1 << GY_F8_E4M3 };
+
+/* Element i of an array of F32, F16 or BF16, or of a weight's quantised values, which their scale still lacks; other
+ * types never reach an operation (model loading refuses them). */
 static inline float gy_host_get(const void *p, gy_dtype t, int64_t i) {
     if (t == GY_F32) return ((const float *)p)[i];
+    if (t == GY_I8) return (float)((const int8_t *)p)[i];
+    if (t == GY_F8_E4M3) return gy_f8e4m3_to_f32(((const uint8_t *)p)[i]);
     uint16_t h = ((const uint16_t *)p)[i];
     return t == GY_BF16 ? gy_bf16_to_f32(h) : gy_f16_to_f32(h);
 }
@@ -73,7 +79,18 @@ static inline float gy_host_round(gy_dtype act, float v) {
 static inline const void *gy_host_weight_row(const gy_weight *w, int64_t i) {
     int ip = 0;
     while (i >= w->part[ip].n) i -= w->part[ip++].n;
-    return (const char *)w->part[ip].data + (size_t)i * (size_t)w->k * (w->dtype == GY_F32 ? 4 : 2);
+    return (const char *)w->part[ip].data + (size_t)i * (size_t)w->k *
+                                                (w->dtype == GY_F32      ? 4
+                                                 : gy_is_quant(w->dtype) ? 1
+                                                                         : 2);
+}
+
+/* By what row i's sums are multiplied; 1, which changes no bit, where there are no scales. */
+static inline float gy_host_weight_scale(const gy_weight *w, int64_t i) {
+    int ip = 0;
+    if (!gy_is_quant(w->dtype)) return 1.0f;
+    while (i >= w->part[ip].n) i -= w->part[ip++].n;
+    return w->part[ip].scale[i];
 }
 
 static inline const void *gy_host_row(const void *p, gy_dtype act, int64_t i, int64_t stride) {

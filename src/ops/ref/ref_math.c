@@ -16,10 +16,10 @@ void gy_ref_linear(gy_backend *be, const gy_linear_args *a) {
     for (int64_t r = 0; r < a->n_row; r++) {
         for (int64_t i = 0; i < w->n; i++) {
             const void *row = gy_host_weight_row(w, i);
-            float sum = 0.0f;
+            float sum = 0.0f, scale = gy_host_weight_scale(w, i);
             for (int64_t j = 0; j < w->k; j++)
                 sum += gy_host_get(a->x, be->act, r * w->k + j) * gy_host_get(row, w->dtype, j);
-            gy_host_put(a->y, a->y_f32 ? GY_F32 : be->act, r * w->n + i, gy_host_round(be->act, sum));
+            gy_host_put(a->y, a->y_f32 ? GY_F32 : be->act, r * w->n + i, gy_host_round(be->act, sum * scale));
         }
     }
 }

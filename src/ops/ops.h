@@ -64,7 +64,10 @@ static inline int64_t gy_kv_offset(const gy_kv_view *v, int32_t slot, int32_t il
 
 /* Where the rows of a batch stand. A row at position p reads, for j = 0..p, the KV at slot map[map_off[r] + j], and
  * writes its own at slot[r] = map[map_off[r] + p] before attention, so that it sees itself. No two rows of a batch
- * share a written slot. A row may read what another row of the batch writes (an earlier token of its chunk). */
+ * share a written slot. A row may read what another row of the batch writes (an earlier token of its chunk).
+ *
+ * A row that fills up a batch (pos -1, slot -1; only where a backend's record_rows asked for it) is computed like
+ * others but reads no KV and writes none. */
 typedef struct gy_rows {
     int32_t n_row;
     const int32_t *pos;     /* [n_row] absolute token position >= 0 */
@@ -72,10 +75,12 @@ typedef struct gy_rows {
     const int64_t *map_off; /* [n_row] */
 } gy_rows;
 
-/* y[r] = round(table[id[r]] * scale); the product in f32. scale = 1: exact copy (converted to act). */
+/* y[r] = round(table[id[r]] * scale); the product in f32. scale = 1: exact copy (converted to act).
+ * ids[r] below 0: the token that drawn[-1 - ids[r]] says, 0 where that was refused. */
 typedef struct gy_embed_args {
     const gy_weight *table; /* [n_vocab, n_embd] */
-    const int32_t *ids;     /* [n_row] in [0, n_vocab) */
+    const int32_t *ids;     /* [n_row] below n_vocab */
+    const gy_drawn *drawn;  /* NULL where no id is below 0 */
     float scale;
     int32_t n_row;
     void *y; /* [n_row, n_embd] act */
@@ -191,7 +196,8 @@ typedef struct gy_concat_args {
     void *y; /* [n_row, na + nb] act */
 } gy_concat_args;
 
-/* gather: y[r] = x[idx[r]]; scatter: y[idx[r]] = x[r] (idx distinct). Rows of n elements of act. */
+/* gather: y[r] = x[idx[r]]; scatter: y[idx[r]] = x[r] (idx distinct). Rows of n elements of act. idx[r] -1 (a row that
+ * fills up a batch): nothing is moved. */
 typedef struct gy_move_args {
     const void *x;
     const int32_t *idx; /* [n_row] */
@@ -199,31 +205,15 @@ typedef struct gy_move_args {
     void *y;
 } gy_move_args;
 
-/* Layers one after another, as the loop driver's stage runs them. What stays the same from batch to batch. */
-typedef struct gy_stack_layer {
-    const gy_weight *qkv, *o, *gate_up, *down;
-    const void *norm[4];         /* before and after attention, before and after the MLP; NULL where there is none */
-    const void *q_bias, *k_bias; /* or NULL */
-} gy_stack_layer;
-typedef struct gy_stack_desc {
-    const gy_stack_layer *layer; /* [n_layer] */
-    int32_t n_layer, il;         /* il: the first one's number within the KV group */
-    int32_t n_embd, n_ff, n_head, n_head_kv, head_dim;
-    float eps;
-    gy_residual_kind norms;
-    gy_rope_kind rope;
-    int round_each; /* gy_rope_kv_args */
-} gy_stack_desc;
-
-/* x through all of them. Bits are those of: a = norm(x, norm[0]); for each layer linear(qkv), rope_kv, attn with scale
- * 1 / sqrt(head_dim), linear(o), residual_norm with norm[1] and norm[2], linear(gate_up), silu_mul, linear(down),
- * residual_norm with norm[3] and the next layer's norm[0] (the last layer: residual with norm[3]). */
-typedef struct gy_stack_args {
-    void *x;                /* [n_row, n_embd] act, in place */
-    const float *cos, *sin; /* [n_row, head_dim / 2] */
-    const gy_kv_view *kv;   /* host struct */
-    gy_rows rows;
-} gy_stack_args;
+/* Which calls a recording holds: the same key, the same calls with the same arguments. What the arguments point to may
+ * differ. Compared as bytes. */
+typedef struct gy_record_key {
+    int32_t what;  /* the caller's */
+    int32_t n_row; /* of each call but those for n_other */
+    int32_t n_other;
+    uint32_t has; /* the caller's; bit GY_RECORD_ATTN: attn is among them, for the rows that begin_rows was told */
+} gy_record_key;
+enum { GY_RECORD_ATTN = 1u };
 
 /* The exit gate: y[r] = round(w . x[r] + b), one rounding, as f32. */
 typedef struct gy_gate_args {
@@ -313,13 +303,28 @@ typedef struct gy_ops {
 
     /* Fused operations. NULL: the caller calls the parts. */
     void (*residual_norm)(gy_backend *be, const gy_residual_norm_args *a);
-    /* A stage in one operation, for batches of few rows. stack_open is called once, when the weights are in place
-     * (weights and vectors stay, the structs are read during the call), and may give NULL: not for these shapes. stack
-     * returns 0, having done nothing, where it leaves a batch to the single operations. */
-    void *(*stack_open)(gy_backend *be, const gy_stack_desc *desc);
-    void (*stack_close)(gy_backend *be, void *stack); /* accepts NULL */
-    int (*stack)(gy_backend *be, void *stack, const gy_stack_args *a);
 
+    /* Recordings: many calls as one. NULL: there are none.
+     *   begin   1: all that the key stands for was done, neither the calls nor end are to be made. 0: they are
+     *   end     behind the calls, which may only now be carried out
+     * Calls between them are operations from embed to gate but latent_init. scratch: memory whose content nobody reads
+     * after end. All that is recorded is forgotten by close. record_rows: with how many rows, n_row or more, a batch is
+     * best recorded; the caller fills it up. */
+    void *(*record_open)(gy_backend *be, void *scratch, size_t bytes);
+    void (*record_close)(gy_backend *be, void *record); /* accepts NULL */
+    int32_t (*record_rows)(gy_backend *be, int32_t n_row);
+    int (*record_begin)(gy_backend *be, void *record, const gy_record_key *key);
+    void (*record_end)(gy_backend *be, void *record);
+
+    /* For a caller that does not wait for what it has asked for. NULL: not here, all three.
+     *   fetch    bytes of src as they are when all before is done; they lie behind the pointer when that is reached,
+     *            until the next fetch. NULL: no memory
+     *   mark     up to here
+     *   reached  waits until all before the last mark is done, not for what was queued since; the first error known
+     *            by then, which it keeps, or GY_OK */
+    const void *(*fetch)(gy_backend *be, const void *src, size_t bytes);
+    void (*mark)(gy_backend *be);
+    gy_status (*reached)(gy_backend *be, gy_err *err);
     /* NULL where logits are the host's anyway. sample returns 0, having done nothing: not for such a vocabulary. No
      * rows: a question. */
     int (*sample)(gy_backend *be, const gy_sample_args *a);

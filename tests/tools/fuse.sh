@@ -1,6 +1,6 @@
 #!/bin/bash
-# One window for the fused launches of recorded stages (src/ops/cuda/graph.cu, enum fuse): are bits equal, and what does
-# each gain? fuse.sh BUILD OUT [right] [time] [memcheck] [engine], from any folder; BUILD has test_ops_stack (or tests/ has it),
+# One window for the fused launches of recorded stages (src/ops/cuda/record.cu, enum fuse): are bits equal, and what does
+# each gain? fuse.sh BUILD OUT [right] [time] [memcheck] [engine], from any folder; BUILD has test_ops_record (or tests/ has it),
 # libgyre_cuda.so beside it, and for `engine` gyre and tests/test_equal_gpu. About 60, 50, 100 and 150 s. Goes when the
 # choice is made.
 #   1 silu   2 rope   4 join   8 ahead   16 let next   32 up to 256 rows   64 norm
@@ -10,8 +10,8 @@ out=$2
 shift 2
 only=${*:-right time}
 mkdir -p "$out"
-test=$build/test_ops_stack
-[ -x "$test" ] || test=$build/tests/test_ops_stack
+test=$build/test_ops_record
+[ -x "$test" ] || test=$build/tests/test_ops_record
 export GY_FUSE_SAY=1
 
 # right SHAPE MASKS: equal to the single operations, states and KV memory

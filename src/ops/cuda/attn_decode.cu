@@ -4,7 +4,7 @@
  * warp w sums elements w D / 4 .. of the head. 3 x 128 x D x 2 bytes and 5 KiB: two blocks a multiprocessor at D = 128,
  * so that 128 KiB or more are under way.
  *
- * In a recorded stage (graph.cu) two kernels beside it are done here, with their bits:
+ * In a recording (record.cu) two kernels beside it are done here, with their bits:
  *   - rope and the KV write (ROPE): q is rotated in its fragments; the row's own k and v come from the product, are
  *     rotated by the first threads of the block that has the row's last chunk, and go to the slot and, as they are, to
  *     their place in shared memory. No other block reads that slot: only for batches whose rows stand on map rows of

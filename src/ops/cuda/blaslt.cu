@@ -22,7 +22,7 @@
  * The library is opened here and not linked: F32 works without it, and where it is missing a sentence says so.
  */
 #include "ops/cuda/eight_bits.cuh"
-#include "ops/cuda/graph.cuh"
+#include "ops/cuda/record.cuh"
 #include "ops/cuda/narrow.cuh"
 
 #include <cublasLt.h>

@@ -21,8 +21,9 @@ extern "C" {
 
 typedef __nv_bfloat16 bf16;
 
-struct cuda_lt;   /* blaslt.cu */
-struct cuda_attn; /* attn.cu */
+struct cuda_lt;     /* blaslt.cu */
+struct cuda_attn;   /* attn.cu */
+struct cuda_record; /* record.cu */
 
 /* Pinned memory that uploads go through, in segments: a segment is written again when the copies out of it are done. */
 enum { RING_SEGMENTS = 4, RING_SEGMENT_BYTES = 8 << 20 };
@@ -45,8 +46,13 @@ typedef struct cuda_be {
     uint64_t *seed; /* [max_row] of latent_init, on the device */
     int32_t *pos;
     uint8_t *zero;
-    cuda_lt *lt;     /* act BF16 only */
-    cuda_attn *attn; /* plan and partial sums */
+    cuda_lt *lt;            /* act BF16 only */
+    cuda_attn *attn;        /* plan and partial sums */
+    cuda_record *recording; /* calls are kept for it; NULL: carried out */
+    int32_t most_recorded;  /* rows */
+    void *late;             /* pinned: what is fetched */
+    size_t late_bytes;
+    cudaEvent_t mark;
 } cuda_be;
 
 static inline cuda_be *of_be(gy_backend *be) {

@@ -75,6 +75,14 @@ static inline float gy_host_round(gy_dtype act, float v) {
     return act == GY_BF16 ? gy_bf16_round(v) : v;
 }
 
+/* The token of a row (gy_embed_args). */
+static inline int32_t gy_embed_id(const gy_embed_args *a, int64_t r) {
+    int32_t id = a->ids[r];
+    if (id >= 0) return id;
+    const gy_drawn *d = a->drawn - 1 - id;
+    return d->refused ? 0 : d->id;
+}
+
 /* Row i of a weight that may lie in several parts. */
 static inline const void *gy_host_weight_row(const gy_weight *w, int64_t i) {
     int ip = 0;
@@ -99,6 +107,7 @@ static inline const void *gy_host_row(const void *p, gy_dtype act, int64_t i, in
 
 /* cos and sin of one row (ops.h, gy_rope_table_args): libm's in f64 of the f32 angle, rounded once. */
 static inline void gy_host_rope_row(const gy_rope_table_args *a, int64_t r) {
+    if (a->pos[r] < 0) return;
     for (int64_t i = 0; i < a->half; i++) {
         float c, s;
         if (a->table) {

@@ -137,6 +137,7 @@ void gy_ref_rope_kv(gy_backend *be, const gy_rope_kv_args *a) {
     for (int64_t r = 0; r < a->rows.n_row; r++) {
         int64_t q = r * stride, k = q + (int64_t)a->n_head * d, v = k + d_kv;
         int32_t slot = a->rows.slot[r];
+        if (slot < 0) continue;
         for (int32_t ih = 0; ih < a->n_head; ih++) rope_head(be, a, r, a->qkv, q + ih * d, a->q_bias, ih * d);
         for (int32_t ih = 0; ih < a->kv->n_head_kv; ih++) rope_head(be, a, r, a->qkv, k + ih * d, a->k_bias, ih * d);
         for (int64_t i = 0; i < d_kv; i++) {
@@ -192,7 +193,7 @@ static void attn_values(const attn_head *h, int64_t y_at) {
 void gy_ref_attn(gy_backend *be, const gy_attn_args *a) {
     int64_t d = a->kv->head_dim, n_group = a->n_head / a->kv->n_head_kv;
     for (int64_t r = 0; r < a->rows.n_row; r++) {
-        for (int64_t ih = 0; ih < a->n_head; ih++) {
+        for (int64_t ih = 0; a->rows.pos[r] >= 0 && ih < a->n_head; ih++) {
             attn_head h = {.a = a,
                            .act = be->act,
                            .r = r,

@@ -1,10 +1,11 @@
-/* A stage as one operation (gy_ops.stack: recorded graphs) against the single operations in the loop driver's order, on
- * the GPU, bit for bit: what comes out, all of the KV memory (slots that no row owns among it), and what lies around
- * the rows. Shapes of the three families at full width, and small ones; 1 to 8 rows of contexts within a tile, across
- * tiles and across chunks; several calls in a row, each on what the one before left: the first of a kind is declined,
- * the next is recorded, and then started again with other positions. Skipped where there is no GPU.
+/* The layers of a stage recorded (gy_ops.record_begin, record_end) against the same calls carried out, on the GPU, bit
+ * for bit: what comes out, all of the KV memory (slots that no row owns among it), and what lies around the rows.
+ * Shapes of the three families at full width, and small ones; 1 to 8 rows of contexts within a tile, across tiles and
+ * across chunks; several times in a row, each on what the one before left: the first of a key is carried out, the next
+ * is recorded, and then started again with other positions. Recorded are as many rows as record_rows says. Skipped
+ * where there is no GPU.
  *
- * test_ops_stack --shape N: the Nth alone. --fuse MASK,...: with these launches fused (enum fuse in graph.cu), one
+ * test_ops_record --shape N: the Nth alone. --fuse MASK,...: with these launches fused (enum fuse in record.cu), one
  * after another. --time [ROWS CONTEXT]...: us a layer of Ouro-1.4B's 24, by operations and recorded with each of the
  * masks, instead; beside it what the host took to queue it.
  */
@@ -45,6 +46,11 @@ static const shape shapes[] = {
 /* Random BF16 between -1 and 1; a tensor is a run of it, scaled where it is made. Its length is odd, so that rows of
  * one tensor do not repeat. */
 enum { POOL = 8388593 };
+typedef struct layer {
+    const gy_weight *qkv, *o, *gate_up, *down;
+    const void *norm[4], *q_bias, *k_bias;
+} layer;
+
 typedef struct fixture {
     gy_backend *be;
     const shape *s;
@@ -52,16 +58,19 @@ typedef struct fixture {
     uint16_t *piece;
     size_t drawn;
     gy_weight w[MAX_LAYERS][4];
-    gy_stack_layer layer[MAX_LAYERS];
+    layer layer[MAX_LAYERS];
     gy_kv_view kv[2]; /* of the composition, of the stack */
     void *held[MAX_LAYERS * 10 + 64];
     int n_held;
     size_t kv_bytes;
     int32_t *map; /* host, [MAX_ROWS][SHARED + OWN] */
     char *x[2];   /* rows with a border before and behind */
+    char *scratch;
+    size_t scratch_bytes;
     void *a, *b, *qkv, *att, *gu, *f, *pos, *slot, *off, *dev_map;
     float *cos, *sin;
-    void *stack;
+    void *record;
+    int32_t n_layer;
 } fixture;
 
 enum { BORDER = 1024, KV_OFTEN = 64 << 20 }; /* more KV memory than that is compared at the end */
@@ -101,8 +110,8 @@ static void make_layer(fixture *f, int i) {
     w[1] = matrix(f, s->n_embd, q);
     w[2] = matrix(f, 2 * s->n_ff, s->n_embd);
     w[3] = matrix(f, s->n_embd, s->n_ff);
-    gy_stack_layer *l = &f->layer[i];
-    *l = (gy_stack_layer){.qkv = &w[0], .o = &w[1], .gate_up = &w[2], .down = &w[3]};
+    layer *l = &f->layer[i];
+    *l = (layer){.qkv = &w[0], .o = &w[1], .gate_up = &w[2], .down = &w[3]};
     for (int k = 0; k < 4; k++)
         if (s->norms != GY_RESIDUAL_PRE || k % 2 == 0) l->norm[k] = tensor(f, (size_t)s->n_embd, 1.0f, 0.5f);
     if (s->bias) l->q_bias = tensor(f, (size_t)q, 0.0f, 0.1f), l->k_bias = tensor(f, (size_t)kv, 0.0f, 0.1f);
@@ -126,26 +135,15 @@ static void make_kv(fixture *f) {
     }
 }
 
-static void open_stack(fixture *f, int32_t n_layer) {
-    const shape *s = f->s;
-    f->be->ops->stack_close(f->be, f->stack);
-    f->stack = f->be->ops->stack_open(f->be, &(gy_stack_desc){.layer = f->layer,
-                                                              .n_layer = n_layer,
-                                                              .il = s->il,
-                                                              .n_embd = s->n_embd,
-                                                              .n_ff = s->n_ff,
-                                                              .n_head = s->n_head,
-                                                              .n_head_kv = s->n_kv,
-                                                              .head_dim = s->d,
-                                                              .eps = 1e-6f,
-                                                              .norms = s->norms,
-                                                              .rope = s->rope,
-                                                              .round_each = s->round_each});
-    assert_non_null(f->stack);
+/* Residuals are read afterwards, all else is not. */
+static void open_record(fixture *f) {
+    f->be->ops->record_close(f->be, f->record);
+    f->record = f->be->ops->record_open(f->be, f->scratch, f->scratch_bytes);
+    assert_non_null(f->record);
 }
 
 static void fixture_open(fixture *f, const shape *s, int32_t n_layer) {
-    *f = (fixture){.s = s};
+    *f = (fixture){.s = s, .n_layer = n_layer};
     gy_cuda_opts o = {.act = GY_BF16, .n_thread = 1, .limits = {.max_row = MAX_ROWS, .max_k = 17920, .max_len = 4096}};
     gy_err err = {0};
     if (gy_backend_cuda_create(&o, &err, &f->be) < 0) fail_msg("%s", err.msg);
@@ -160,12 +158,11 @@ static void fixture_open(fixture *f, const shape *s, int32_t n_layer) {
     for (int32_t i = 0; i < n_layer; i++) make_layer(f, i);
     size_t rows = MAX_ROWS, q = (size_t)(s->n_head * s->d), kv = (size_t)(s->n_kv * s->d);
     for (int i = 0; i < 2; i++) f->x[i] = hold(f, rows * (size_t)s->n_embd * 2 + 2 * BORDER);
-    f->a = hold(f, rows * (size_t)s->n_embd * 2);
-    f->b = hold(f, rows * (size_t)s->n_embd * 2);
-    f->qkv = hold(f, rows * (q + 2 * kv) * 2);
-    f->att = hold(f, rows * q * 2);
-    f->gu = hold(f, rows * (size_t)s->n_ff * 4);
-    f->f = hold(f, rows * (size_t)s->n_ff * 2);
+    void **part[6] = {&f->a, &f->b, &f->qkv, &f->att, &f->gu, &f->f};
+    size_t embd = (size_t)s->n_embd, ff = (size_t)s->n_ff, width[6] = {embd, embd, q + 2 * kv, q, 2 * ff, ff}, at = 0;
+    for (int i = 0; i < 6; i++) f->scratch_bytes += (width[i] * rows * 2 + 255) / 256 * 256;
+    f->scratch = hold(f, f->scratch_bytes);
+    for (int i = 0; i < 6; at += (width[i++] * rows * 2 + 255) / 256 * 256) *part[i] = f->scratch + at;
     f->cos = hold(f, rows * (size_t)s->d * 2);
     f->sin = hold(f, rows * (size_t)s->d * 2);
     f->pos = hold(f, rows * 4);
@@ -173,13 +170,13 @@ static void fixture_open(fixture *f, const shape *s, int32_t n_layer) {
     f->off = hold(f, rows * 8);
     f->dev_map = hold(f, MAX_ROWS * (SHARED + OWN) * 4);
     make_kv(f);
-    open_stack(f, n_layer);
+    open_record(f);
 }
 
 /* Anew, with what GY_FUSE asks for. */
-static void set_fused(fixture *f, const char *mask, int32_t n_layer) {
+static void set_fused(fixture *f, const char *mask) {
     setenv("GY_FUSE", mask, 1);
-    open_stack(f, n_layer);
+    open_record(f);
 }
 static const char *fused(void) {
     const char *mask = getenv("GY_FUSE");
@@ -187,7 +184,7 @@ static const char *fused(void) {
 }
 
 static void fixture_close(fixture *f) {
-    f->be->ops->stack_close(f->be, f->stack);
+    f->be->ops->record_close(f->be, f->record);
     for (int i = 0; i < f->n_held; i++) f->be->ops->free(f->be, f->held[i], 0);
     gy_backend_destroy(f->be);
     free(f->unit);
@@ -208,12 +205,24 @@ static void place_rows(fixture *f, int32_t n_row, const int32_t *pos) {
     f->be->ops->upload(f->be, f->dev_map, f->map, MAX_ROWS * (SHARED + OWN) * sizeof *f->map);
 }
 
-/* The rows' positions step further; all may stand on the map row of the first. */
-static gy_rows begin(fixture *f, int32_t n_row, const int32_t *pos, int32_t step, int one_sequence) {
-    int32_t p[MAX_ROWS], slot[MAX_ROWS];
+/* Where the batch's rows stand, in the host's memory; filled up. */
+typedef struct places {
+    int32_t pos[MAX_ROWS];
     int64_t off[MAX_ROWS];
+} places;
+
+static gy_rows tell_rows(fixture *f, const places *at, int32_t n_row) {
+    f->be->ops->begin_rows(f->be, &(gy_rows){.n_row = n_row, .pos = at->pos, .map_off = at->off});
+    return (gy_rows){.n_row = n_row, .pos = f->pos, .slot = f->slot, .map_off = f->off};
+}
+
+/* The rows' positions step further; all may stand on the map row of the first. */
+static int32_t begin(fixture *f, int32_t n, const int32_t *pos, int32_t step, int one_sequence, places *at) {
+    int32_t *p = at->pos, slot[MAX_ROWS], n_row = f->be->ops->record_rows(f->be, n);
+    int64_t *off = at->off;
     float inv_freq[64];
-    for (int32_t r = 0; r < n_row; r++) {
+    for (int32_t r = n; r < n_row; r++) p[r] = slot[r] = -1, off[r] = 0;
+    for (int32_t r = 0; r < n; r++) {
         p[r] = pos[r] + step;
         off[r] = one_sequence ? 0 : r * (SHARED + OWN);
         slot[r] = f->map[off[r] + p[r]];
@@ -223,7 +232,6 @@ static gy_rows begin(fixture *f, int32_t n_row, const int32_t *pos, int32_t step
     be->ops->upload(be, f->pos, p, (size_t)n_row * 4);
     be->ops->upload(be, f->slot, slot, (size_t)n_row * 4);
     be->ops->upload(be, f->off, off, (size_t)n_row * 8);
-    be->ops->begin_rows(be, &(gy_rows){.n_row = n_row, .pos = p, .map_off = off});
     be->ops->upload(be, f->gu, inv_freq, sizeof inv_freq);
     be->ops->rope_table(be, &(gy_rope_table_args){.pos = f->pos,
                                                   .inv_freq = f->gu,
@@ -232,7 +240,7 @@ static gy_rows begin(fixture *f, int32_t n_row, const int32_t *pos, int32_t step
                                                   .round_bf16 = f->s->round_each,
                                                   .cos_out = f->cos,
                                                   .sin_out = f->sin});
-    return (gy_rows){.n_row = n_row, .pos = f->pos, .slot = f->slot, .map_off = f->off};
+    return n_row;
 }
 
 static void residual_norm(fixture *f, void *x, int32_t n_row, const void *w, const void *next) {
@@ -250,15 +258,15 @@ static void linear(fixture *f, const void *x, const gy_weight *w, int32_t n_row,
 }
 
 /* which: 0 what is expected, 1 what is tried. */
-static void compose(fixture *f, int which, int32_t n_layer, gy_rows rows) {
+static void compose(fixture *f, int which, gy_rows rows) {
     const shape *s = f->s;
     gy_backend *be = f->be;
     void *x = f->x[which] + BORDER;
-    int32_t n = rows.n_row;
+    int32_t n = rows.n_row, n_layer = f->n_layer;
     be->ops->norm(
         be, &(gy_norm_args){.x = x, .w = f->layer[0].norm[0], .eps = 1e-6f, .n_row = n, .n = s->n_embd, .y = f->a});
     for (int32_t i = 0; i < n_layer; i++) {
-        const gy_stack_layer *l = &f->layer[i];
+        const layer *l = &f->layer[i];
         linear(f, f->a, l->qkv, n, f->qkv);
         be->ops->rope_kv(be, &(gy_rope_kv_args){.qkv = f->qkv,
                                                 .q_bias = l->q_bias,
@@ -288,10 +296,13 @@ static void compose(fixture *f, int which, int32_t n_layer, gy_rows rows) {
     }
 }
 
-static int run_stack(fixture *f, gy_rows rows) {
-    return f->be->ops->stack(
-        f->be, f->stack,
-        &(gy_stack_args){.x = f->x[1] + BORDER, .cos = f->cos, .sin = f->sin, .kv = &f->kv[1], .rows = rows});
+/* Whether it was started as a recording that was there. */
+static int run_recorded(fixture *f, gy_rows rows) {
+    gy_record_key key = {.what = 1, .n_row = rows.n_row, .has = GY_RECORD_ATTN};
+    if (f->be->ops->record_begin(f->be, f->record, &key)) return 1;
+    compose(f, 1, rows);
+    f->be->ops->record_end(f->be, f->record);
+    return 0;
 }
 
 static void fill_rows(fixture *f, int32_t n_row) {
@@ -344,7 +355,18 @@ static int32_t pos_of(const batch *b, int32_t r) {
     return b->pos[r % 8] + 13 * (r / 8);
 }
 
-/* How often the stage ran as a recording. */
+/* Both ways, and what became of it. Rows that fill up are nobody's. */
+static int run_both(fixture *f, int32_t n_row, const int32_t *pos, int32_t step, int one_sequence, const char *what) {
+    places at;
+    int32_t n_all = begin(f, n_row, pos, step, one_sequence, &at);
+    int has_run = run_recorded(f, tell_rows(f, &at, n_all));
+    compose(f, 0, tell_rows(f, &at, n_row));
+    size_t rows = (size_t)(n_all > n_row ? n_row : MAX_ROWS), border = n_all > n_row ? BORDER : 2 * BORDER;
+    compare(f, f->x[0], f->x[1], rows * (size_t)f->s->n_embd * 2 + border, what);
+    return has_run;
+}
+
+/* How often the layers ran as a recording. */
 static int run_batch(fixture *f, const batch *b) {
     char what[128];
     int n_ran = 0;
@@ -353,15 +375,9 @@ static int run_batch(fixture *f, const batch *b) {
     place_rows(f, b->n_row, pos);
     fill_rows(f, b->n_row);
     for (int32_t call = 0; call < CALLS; call++) {
-        gy_rows rows = begin(f, b->n_row, pos, call, 0);
         snprintf(what, sizeof what, "%s, mask %s, %d rows, row 0 at %d, call %d", f->s->name, fused(), b->n_row,
                  b->pos[0], call);
-        if (run_stack(f, rows))
-            n_ran++;
-        else
-            compose(f, 1, f->s->n_layer, rows);
-        compose(f, 0, f->s->n_layer, rows);
-        compare(f, f->x[0], f->x[1], MAX_ROWS * (size_t)f->s->n_embd * 2 + 2 * BORDER, what);
+        n_ran += run_both(f, b->n_row, pos, call, 0, what);
     }
     if (f->kv_bytes < KV_OFTEN || b == &batches[COUNT(batches) - 1])
         compare(f, f->kv[0].base, f->kv[1].base, f->kv_bytes, what);
@@ -374,25 +390,16 @@ static void run_shared(fixture *f) {
     int32_t n_ran = 0;
     place_rows(f, 5, pos);
     fill_rows(f, 5);
-    for (int i = 0; i < 3; i++) {
-        gy_rows rows = begin(f, 5, pos, 0, 1);
-        if (run_stack(f, rows))
-            n_ran++;
-        else
-            compose(f, 1, f->s->n_layer, rows);
-        compose(f, 0, f->s->n_layer, rows);
-        compare(f, f->x[0], f->x[1], MAX_ROWS * (size_t)f->s->n_embd * 2 + 2 * BORDER, "rows of one sequence");
-    }
+    for (int i = 0; i < 4; i++) n_ran += run_both(f, 5, pos, 0, 1, "rows of one sequence");
     assert_true(n_ran > 0);
 }
 
-/* A prompt: nothing is done, however often it comes. */
-static void run_declined(fixture *f) {
+/* A prompt: carried out, however often it comes. */
+static void run_prompt(fixture *f) {
     static const int32_t pos[RUN_ROWS] = {3, 4, 5, 6, 7, 8, 9, 10, 11};
     place_rows(f, RUN_ROWS, pos);
     fill_rows(f, RUN_ROWS);
-    for (int i = 0; i < 3; i++) assert_int_equal(run_stack(f, begin(f, RUN_ROWS, pos, 0, 1)), 0);
-    compare(f, f->x[0], f->x[1], MAX_ROWS * (size_t)f->s->n_embd * 2 + 2 * BORDER, "declined");
+    for (int i = 0; i < 4; i++) assert_int_equal(run_both(f, RUN_ROWS, pos, 0, 1, "a prompt"), 0);
 }
 
 static int only = -1;            /* this shape alone */
@@ -403,10 +410,10 @@ static void run_masks(fixture *f) {
     char all[256], *rest = all;
     snprintf(all, sizeof all, "%s", masks ? masks : "0");
     for (char *mask; (mask = strtok_r(rest, ",", &rest));) {
-        set_fused(f, mask, f->s->n_layer);
+        set_fused(f, mask);
         for (int k = 0; k < COUNT(batches); k++) assert_true(run_batch(f, &batches[k]) > 0);
         run_shared(f);
-        run_declined(f);
+        run_prompt(f);
         print_message("    %s, mask %s: equal\n", f->s->name, mask);
     }
 }
@@ -431,20 +438,20 @@ typedef struct timed {
 } timed;
 
 /* The shortest of a few runs of several passes; 0: not recorded. */
-static timed time_of(fixture *f, int is_stack, gy_rows rows) {
+static timed time_of(fixture *f, int is_recorded, gy_rows rows) {
     enum { REPEATS = 12, RUNS = 4 };
     timed best = {1e9, 1e9};
     gy_err err = {0};
-    for (int i = 0; is_stack && i < 2; i++)
-        if (!run_stack(f, rows) && i) return (timed){0.0, 0.0};
+    for (int i = 0; is_recorded && i < 3; i++)
+        if (!run_recorded(f, rows) && i == 2) return (timed){0.0, 0.0};
     for (int run = 0; run < RUNS; run++) {
         if (f->be->ops->sync(f->be, &err) != GY_OK) fail_msg("%s", err.msg);
         int64_t begun = gy_clock_ns();
         for (int i = 0; i < REPEATS; i++) {
-            if (is_stack)
-                run_stack(f, rows);
+            if (is_recorded)
+                run_recorded(f, rows);
             else
-                compose(f, 0, MAX_LAYERS, rows);
+                compose(f, 0, rows);
         }
         double queued = (double)(gy_clock_ns() - begun) / 1e3 / REPEATS / MAX_LAYERS;
         if (f->be->ops->sync(f->be, &err) != GY_OK) fail_msg("%s", err.msg);
@@ -460,12 +467,14 @@ static void print_cell(fixture *f, int32_t n_row, int32_t context) {
     for (int r = 0; r < n_row; r++) pos[r] = context - 1;
     place_rows(f, n_row, pos);
     fill_rows(f, n_row);
-    gy_rows rows = begin(f, n_row, pos, 0, 0);
+    places at;
+    int32_t n_all = begin(f, n_row, pos, 0, 0, &at);
+    gy_rows rows = tell_rows(f, &at, n_all);
     timed t = time_of(f, 0, rows);
     printf("%3d rows, context %4d: by operations %.2f us a layer (queued in %.2f)\n", n_row, context, t.all, t.queued);
     snprintf(all, sizeof all, "%s", masks ? masks : "0");
     for (char *mask; (mask = strtok_r(rest, ",", &rest));) {
-        set_fused(f, mask, MAX_LAYERS);
+        set_fused(f, mask);
         t = time_of(f, 1, rows);
         printf("    mask %3s: %.2f (queued in %.2f)\n", mask, t.all, t.queued);
         fflush(stdout);

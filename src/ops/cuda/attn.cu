@@ -108,6 +108,7 @@ gy_status cuda_attn_open(cuda_be *c, gy_err *err) {
     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, c->device);
     c->attn = (cuda_attn *)calloc(1, sizeof *c->attn);
     if (!c->attn) return cuda_err(err, GY_E_NOMEM, "out of memory");
+    cuda_attn_chunks_ready();
     c->attn->has_wgmma = major == 9 && minor == 0 && strstr(GY_CUDA_BUILT_FOR, "90a") != NULL;
     return GY_OK;
 }

@@ -409,3 +409,16 @@ void cuda_attn_chunks(cuda_be *c, int32_t d, const attn_args &a, const chunk_ext
     else
         launch_of<128>(c, a, more, items, n, part);
 }
+
+template <int D> static void ready(void) {
+    cudaFuncAttributes has;
+    cudaFuncGetAttributes(&has, chunk_kernel<D, 0>);
+    cudaFuncGetAttributes(&has, chunk_kernel<D, 1>);
+}
+
+void cuda_attn_chunks_ready(void) {
+    ready<64>();
+    ready<96>();
+    ready<128>();
+    cudaGetLastError();
+}

@@ -89,5 +89,7 @@ void cuda_attn_prompt(cuda_be *c, int32_t d, const attn_args &a, const prompt_bl
 /* attn_decode.cu. part: [chunk][head][D + 2]: a, then m, l; rows of a single chunk get y instead. */
 void cuda_attn_chunks(cuda_be *c, int32_t d, const attn_args &a, const chunk_extra &more, const chunk_item *items,
                       int32_t n, float *part);
+/* Its kernels are on the device from then on: none is brought there while a stream is recorded. */
+void cuda_attn_chunks_ready(void);
 
 #endif

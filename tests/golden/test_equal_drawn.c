@@ -524,8 +524,74 @@ static void not_waited_for(void **state) {
     on_models(1, 0);
 }
 
+/* ---- while a token is late --------------------------------------------------------------------------------------- */
+
+enum { CANCELLED = 2, STOPPED = 8, STOP_AT = 7 };
+
+/* Preempted in every way at every stage, one is cancelled, a stop id ends one in the middle; a pool that cannot hold
+ * all. Before a step some tokens are late: the engine was told to preempt, cancel and shrink just then. */
+static void disturb(void *arg, gy_engine *e, int step, const gold_result *res) {
+    static const gy_preempt ways[] = {GY_PREEMPT_PARK, GY_PREEMPT_RECOMPUTE, GY_PREEMPT_AUTO};
+    int *n_done = arg;
+    if (step == 11) gy_engine_cancel(e, res[CANCELLED].id);
+    if (step % 3 != 0 || step > 60) return;
+    int k = step / 3 % N;
+    if (!res[k].n_finish && gy_engine_preempt(e, res[k].id, 0, ways[step % 9 / 3]) == GY_OK) ++*n_done;
+}
+
+static void small_pool(gy_engine_opts *o, const void *arg) {
+    few_logits(o, arg);
+    o->max_logits = 16;
+    o->kv_blocks = 60;
+    o->park_bytes = 64 << 10;
+}
+
+static void one_run(gold_env *env, gold_setup *s, const gold_hook *hook, const int32_t *stop, gold_result *res) {
+    work w = {0};
+    set_requests(&w, &env->m->d, 0);
+    if (stop) w.r[STOPPED].n_stop_ids = 1, w.r[STOPPED].stop_ids = stop;
+    gold_engine(s, env);
+    gold_run_hooked(env->e, w.r, N, res, hook);
+    gy_grammar_put(w.grammar);
+    gy_grammar_vocab_destroy(w.vocab);
+}
+
+static void disturbed(void **state) {
+    (void)state;
+    static gold_result calm[N_RES], own[N_RES];
+    gold_setup s = {.model = "ouro-tiny", .backend = "ref", .act = GY_BF16, .max_rows = 40, .patch = few_logits};
+    gold_env env;
+    gy_err err;
+    char why[256];
+    int n_done = 0;
+    gold_open(&s, &env);
+    one_run(&env, &s, &(gold_hook){0}, NULL, calm);
+    gold_close(&env);
+    memset(&seen, 0, sizeof seen);
+    env = (gold_env){.be = own_create(GY_BF16, 1)};
+    if (gy_model_load(GY_SOURCE_DIR "/tests/golden/models/ouro-tiny", &(gy_model_load_opts){.be = env.be}, &err,
+                      &env.m) != GY_OK)
+        fail_msg("%s", err.msg);
+    s.patch = small_pool;
+    const int at_stopped = STOPPED + 2; /* results: request 6 has three */
+    one_run(&env, &s, &(gold_hook){.before_step = disturb, .arg = &n_done}, &calm[at_stopped].tokens[STOP_AT], own);
+    for (int k = 0; k < N_RES; k++) {
+        if (k == at_stopped || k == CANCELLED) {
+            assert_true(own[k].n <= calm[k].n &&
+                        (k == CANCELLED ? own[k].reason == GY_FINISH_CANCELLED : own[k].reason == GY_FINISH_STOP));
+            assert_memory_equal(own[k].tokens, calm[k].tokens, (size_t)own[k].n * sizeof *own[k].tokens);
+        } else if (gold_diff(&calm[k], &own[k], why, sizeof why)) {
+            fail_msg("disturbed, choice %d: %s", k, why);
+        }
+    }
+    assert_true(own[at_stopped].n <= STOP_AT + 1);
+    gold_idle(env.e);
+    gold_close(&env);
+    assert_true(n_done > 8 && seen.fetched > 20);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(drawn_by_either), cmocka_unit_test(recorded),
-                                       cmocka_unit_test(not_waited_for)};
+                                       cmocka_unit_test(not_waited_for), cmocka_unit_test(disturbed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

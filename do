@@ -20,6 +20,7 @@ pkgs_build='gcc libc6-dev cmake ninja-build libjansson-dev libpcre2-dev libutf8p
 pkgs_test="$pkgs_build libcmocka-dev clang clang-format clang-tidy libclang-rt-dev shellcheck etcd-server"
 pkgs_fuzz="$pkgs_build libcmocka-dev clang libclang-rt-dev"
 pkgs_python='python3 python3-venv openssl curl nghttp2-client wrk apache2-utils iproute2'
+pkgs_browser='chromium'
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
@@ -51,6 +52,9 @@ need() {
         die "apt-get failed (above; whole log in $logs/apt.log)"
     }
 }
+
+# want REASON "PACKAGE...": the same, but what cannot be had is said, and its tests are skipped.
+want() { (need "$1" "$2") || say "packages: going on without$(missing_packages "$2"), so $1 are skipped"; }
 
 # The virtual environment $1 with exactly what the file $2 lists. Made again when that file changes. $3: options of pip.
 need_venv() {
@@ -199,7 +203,9 @@ check_scripts() { shellcheck ./do .ci/run tests/tools/*.sh bench/*.sh; }
 
 check_tidy() {
     command -v clang-tidy >/dev/null || die 'clang-tidy is not installed'
-    find src bench docs/examples -name '*.c' -type f 2>/dev/null | sort | xargs -r -P "$(jobs)" -n 1 tests/tools/tidy.sh build/release build/tidy
+    # The comparison with oneDNN is built only where that is installed.
+    if grep -qs onednn_side build/release/compile_commands.json; then without=nothing; else without='*onednn*'; fi
+    find src bench docs/examples -name '*.c' ! -name "$without" -type f 2>/dev/null | sort | xargs -r -P "$(jobs)" -n 1 tests/tools/tidy.sh build/release build/tidy
 }
 
 quick_checks() {
@@ -273,7 +279,10 @@ cmd_demo() {
 
 cmd_deps() {
     need 'building and testing gyre' "$pkgs_test"
-    if has_e2e; then need 'the black-box tests' "$pkgs_python"; fi
+    if has_e2e; then
+        need 'the black-box tests' "$pkgs_python"
+        want "the page's tests" "$pkgs_browser"
+    fi
 }
 
 cmd_check() {
@@ -315,9 +324,10 @@ cmd_test_gpu() {
     fi
 }
 
-# Without a name all of them; with one, that one and its arguments. callgrind counts the scheduler's instructions, callgrind-serve
+# Without a name all of them but the comparison with oneDNN; with one, that one and its arguments. callgrind counts the scheduler's instructions, callgrind-serve
 # the server's for a token.
 cmd_bench() {
+    if [ "${1:-}" = onednn ]; then need 'comparing with oneDNN' libdnnl-dev; fi
     build_release
     case ${1:-callgrind} in callgrind*) need 'counting instructions' 'valgrind python3' ;; esac
     if [ "${1:-}" = callgrind ]; then exec bench/callgrind.sh build/release; fi
@@ -331,6 +341,7 @@ cmd_bench() {
     names=$(bench_names)
     [ -n "$names" ] || die 'no benchmark was built (bench/)'
     for b in $names; do
+        [ "$b" != onednn ] || continue
         say "== $b"
         "build/release/bench/gyre-bench-$b"
     done

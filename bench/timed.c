@@ -49,6 +49,7 @@ TIMED_OP(rope_table, gy_rope_table_args)
 TIMED_OP(rope_kv, gy_rope_kv_args)
 TIMED_OP(attn, gy_attn_args)
 TIMED_OP(residual, gy_residual_args)
+TIMED_OP(residual_norm, gy_residual_norm_args)
 TIMED_OP(silu_mul, gy_silu_mul_args)
 TIMED_OP(concat, gy_concat_args)
 TIMED_OP(gather, gy_move_args)
@@ -57,7 +58,17 @@ TIMED_OP(gate, gy_gate_args)
 TIMED_OP(latent_diff, gy_latent_diff_args)
 TIMED_OP(latent_init, gy_latent_init_args)
 
-/* Memory and waiting: forwarded, not counted. */
+/* Memory and waiting, what happens at load: forwarded, not counted. */
+static size_t timed_prepare(gy_backend *be, gy_weight *w, int y_f32) {
+    gy_backend *inner = timed_of(be)->inner;
+    return inner->ops->prepare(inner, w, y_f32);
+}
+
+static void timed_unprepare(gy_backend *be, gy_weight *w) {
+    gy_backend *inner = timed_of(be)->inner;
+    inner->ops->unprepare(inner, w);
+}
+
 static void *timed_alloc(gy_backend *be, size_t bytes) {
     gy_backend *inner = timed_of(be)->inner;
     return inner->ops->alloc(inner, bytes);
@@ -105,6 +116,10 @@ static void timed_destroy(gy_backend *be) {
 void timed_init(timed_backend *t, gy_backend *inner) {
     *t = (timed_backend){
         .ops = {.name = inner->ops->name,
+                .weight_types = inner->ops->weight_types,
+                .prepare = inner->ops->prepare ? timed_prepare : NULL,
+                .unprepare = inner->ops->unprepare ? timed_unprepare : NULL,
+                .residual_norm = inner->ops->residual_norm ? timed_residual_norm : NULL,
                 .alloc = timed_alloc,
                 .free = timed_free,
                 .upload = timed_upload,

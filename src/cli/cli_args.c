@@ -219,7 +219,8 @@ static const gy_opt inspect_rows[] = {
 };
 static const gy_opt synth_rows[] = {
     {"shape", GY_OPT_STR, AT(shape), "SHAPE", 0, 0, NULL,
-     "ouro-1.4b, ouro-2.6b, nanbeige-3b, huginn; small: mini-ouro, mini-nanbeige, mini-huginn; smallest: tiny-ouro, "
+     "ouro-1.4b, ouro-2.6b, nanbeige-3b, huginn, nanbeige-300m; small: mini-ouro, mini-nanbeige, mini-huginn; "
+     "smallest: tiny-ouro, "
      "tiny-nanbeige, tiny-huginn"},
     {"seed", GY_OPT_U64, AT(synth_seed), "S", 0, 0, "0", "of the random weights; the same seed gives the same file"},
     {"tokenizer", GY_OPT_FLAG, AT(tokenizer), NULL, 0, 0, NULL, "write a byte-level tokenizer beside it"},

@@ -429,20 +429,33 @@ static gy_status make_inv_freq(loader *l) {
     return GY_OK;
 }
 
-/* The backend learns which products will come. */
-static void prepare(const gy_model *m) {
-    gy_backend *be = m->be;
-    if (!be->ops->prepare) return;
+/* All weights that products read. */
+static void each_matrix(gy_model *m, void (*fn)(void *arg, gy_weight *w), void *arg) {
     for (gy_stage s = GY_PRELUDE; s < GY_STAGES; s++)
-        for (int32_t il = 0; il < m->d.n_layer[s]; il++) {
-            const gy_layer *y = &m->layer[s][il];
-            be->ops->prepare(be, &y->qkv, 0);
-            be->ops->prepare(be, &y->o, 0);
-            be->ops->prepare(be, &y->gate_up, 0);
-            be->ops->prepare(be, &y->down, 0);
+        for (int32_t il = 0; m->layer[s] && il < m->d.n_layer[s]; il++) {
+            gy_layer *y = &m->layer[s][il];
+            fn(arg, &y->qkv);
+            fn(arg, &y->o);
+            fn(arg, &y->gate_up);
+            fn(arg, &y->down);
         }
-    if (m->d.inject) be->ops->prepare(be, &m->adapter, 0);
-    be->ops->prepare(be, &m->head, 1);
+    if (m->d.inject) fn(arg, &m->adapter);
+    fn(arg, &m->head);
+}
+
+static void prepare_one(void *arg, gy_weight *w) {
+    gy_model *m = arg;
+    m->own_bytes += m->be->ops->prepare(m->be, w, w == &m->head);
+}
+
+static void unprepare_one(void *arg, gy_weight *w) {
+    gy_model *m = arg;
+    m->be->ops->unprepare(m->be, w);
+}
+
+/* The backend learns which products will come. */
+static void prepare(gy_model *m) {
+    if (m->be->ops->prepare) each_matrix(m, prepare_one, m);
 }
 
 static void log_loaded(const gy_model *m, int64_t ns, int64_t prepare_ns) {
@@ -538,6 +551,7 @@ gy_status gy_model_device_bytes(const char *dir, gy_dtype act, gy_weight_form fo
 
 void gy_model_free(gy_model *m) {
     if (!m) return;
+    if (m->be->ops->unprepare) each_matrix(m, unprepare_one, m);
     for (size_t i = 0; i < m->own->mem.len; i++)
         m->be->ops->free(m->be, m->own->mem.data[i].p, m->own->mem.data[i].bytes);
     gy_vec_free(&m->own->mem);

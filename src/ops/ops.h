@@ -39,7 +39,7 @@ typedef struct gy_weight {
         int32_t n;
         const float *scale; /* [part.n]; F8_E4M3 and I8 only */
     } part[GY_WEIGHT_PARTS];
-    void *packed; /* a backend's own form, NULL if it reads the rows as they are */
+    void *packed; /* a backend's own form of it (gy_ops.prepare), or NULL */
 } gy_weight;
 
 /* The KV memory of one group of layers (core or boundary): ARCHITECTURE.md, KV is a map. A slot is the KV of one token
@@ -279,11 +279,14 @@ typedef struct gy_ops {
     int (*n_member)(gy_backend *be);
     void (*parallel)(gy_backend *be, int32_t n, void (*fn)(void *arg, int32_t item, int member), void *arg);
 
-    /* Two hints that a backend may leave NULL; nothing computed may depend on whether they were called.
-     * prepare: w is in place and will be used by linear (y_f32 as there). At load: takes its time.
-     * begin_rows: host copies of the rows that the next operations get (slot is not looked at); read during the call.
+    /* Hints that a backend may leave NULL; nothing computed may depend on whether they were called.
+     * prepare: w is in place and will be used by linear (y_f32 as there). At load: takes its time. It may leave a form
+     * of its own in w->packed and returns the bytes that this holds, else 0. From then on linear looks at part[].data
+     * no more, and copies of the struct share the form; unprepare gives it back, once, after the last use. begin_rows:
+     * host copies of the rows that the next operations get (slot is not looked at); read during the call.
      */
-    void (*prepare)(gy_backend *be, const gy_weight *w, int y_f32);
+    size_t (*prepare)(gy_backend *be, gy_weight *w, int y_f32);
+    void (*unprepare)(gy_backend *be, gy_weight *w); /* NULL where prepare leaves nothing; accepts w->packed NULL */
     void (*begin_rows)(gy_backend *be, const gy_rows *host);
 
     void (*embed)(gy_backend *be, const gy_embed_args *a);

@@ -135,6 +135,15 @@ void gy_app_answer(gy_app *a, gy_http_req *r, const gy_app_call *c, const char *
     gy_app_note(a, c, 200, body->len, NULL, NULL);
 }
 
+void gy_app_answer_as(gy_app *a, gy_http_req *r, const gy_app_call *c, const gy_http_answer *own, const char *body,
+                      size_t n) {
+    headers hs;
+    headers_init(&hs, a, c);
+    for (size_t i = 0; i < own->n_extra; i++) add(&hs, own->extra[i].name, own->extra[i].value);
+    send_reply(a, r, &hs, own->status, own->content_type, body, n);
+    gy_app_note(a, c, own->status, n, NULL, NULL);
+}
+
 void gy_app_body(gy_app_req *q, const gy_str *body) {
     headers hs;
     headers_init(&hs, q->app, &q->call);

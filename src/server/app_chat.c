@@ -84,6 +84,10 @@ gy_status gy_app_chat_text(gy_app *a, const gy_oai_request *q, gy_oai_error *e, 
                        : GY_OK;
 }
 
+int gy_app_has_template(const gy_app *a) {
+    return gy_chat_has_template(a->model->chat->chat);
+}
+
 int gy_app_chat_says(const gy_app *a, const char *text) {
     return gy_chat_says(a->model->chat->chat, text);
 }

@@ -17,7 +17,7 @@ static gy_str *fresh(gy_app *a) {
     return &a->out;
 }
 
-void gy_app_root(gy_app *a, gy_http_req *r, const gy_app_call *c) {
+void gy_app_list(gy_app *a, gy_http_req *r, const gy_app_call *c) {
     gy_str *out = fresh(a);
     gy_str_printf(out, "gyre %s\n\n", gyre_version());
     gy_str_puts(out, "POST /v1/completions        text or token ids; stream with \"stream\": true\n"
@@ -25,6 +25,7 @@ void gy_app_root(gy_app *a, gy_http_req *r, const gy_app_call *c) {
                      "POST /tokenize              text or messages to token ids\n"
                      "POST /detokenize            token ids to text\n"
                      "POST /apply_template        messages to the prompt's text\n"
+                     "GET  /                      the playground, a page\n"
                      "GET  /v1/models             what is served\n"
                      "GET  /health                200 when a request would be served, else 503\n"
                      "GET  /metrics               for Prometheus\n"
@@ -69,9 +70,21 @@ void gy_app_openapi(gy_app *a, gy_http_req *r, const gy_app_call *c) {
     gy_app_answer(a, r, c, JSON, out);
 }
 
+static gy_oai_model_facts facts(const gy_app *a) {
+    const gyre_info *i = a->info;
+    return (gy_oai_model_facts){.family = i->family,
+                                .max_len = i->max_len,
+                                .n_loop = i->n_loop,
+                                .max_loops = i->max_loops,
+                                .has_gate = i->has_gate,
+                                .has_tokenizer = i->has_tokenizer,
+                                .has_template = gy_app_has_template(a)};
+}
+
 void gy_app_models(gy_app *a, gy_http_req *r, const gy_app_call *c) {
+    gy_oai_model_facts f = facts(a);
     gy_str *out = fresh(a);
-    gy_oai_models_body(a->o.names.s, (int32_t)a->o.names.n, a->created_s, a->info->max_len, out);
+    gy_oai_models_body(a->o.names.s, (int32_t)a->o.names.n, a->created_s, &f, out);
     gy_app_answer(a, r, c, JSON, out);
 }
 
@@ -79,10 +92,11 @@ void gy_app_one_model(gy_app *a, gy_http_req *r, const gy_app_call *c) {
     size_t n, skip = strlen(c->route->path) - 1;
     const char *path = gy_http_req_path(r, &n);
     gy_str *out = fresh(a);
+    gy_oai_model_facts f = facts(a);
     for (size_t i = 0; i < a->o.names.n; i++) {
         const char *name = a->o.names.s[i];
         if (strlen(name) != n - skip || memcmp(name, path + skip, n - skip) != 0) continue;
-        gy_oai_model_body(name, a->o.names.s[0], a->created_s, a->info->max_len, out);
+        gy_oai_model_body(name, a->o.names.s[0], a->created_s, &f, out);
         gy_app_answer(a, r, c, JSON, out);
         return;
     }

@@ -1,7 +1,8 @@
 /* Between the files of the app: app.c (begin, end), app_life.c (time, a lost engine, logs), app_route.c (who may ask
  * for what), app_answer.c (replies, log, counters), app_take.c (a body becomes a request, on the loop or on a lane),
  * app_generate.c (a request becomes work of the engine), app_rule.c (what an output must be), app_events.c (events
- * become bytes), app_info.c (small routes), app_text.c (text and ids), app_chat.c (messages to ids).
+ * become bytes), app_info.c (small routes), app_page.c (the page), app_text.c (text and ids), app_chat.c (messages to
+ * ids).
  *
  * Life of a gy_app_req:
  *
@@ -182,6 +183,9 @@ void gy_app_new_id(gy_app *a, char *out, size_t cap); /* 24 hex digits; differs 
 
 /* app_answer.c: each ends the HTTP request, writes its line of the log and counts it. q may be NULL. */
 void gy_app_answer(gy_app *a, gy_http_req *r, const gy_app_call *c, const char *type, const gy_str *body);
+/* With headers of its own behind those of each answer. */
+void gy_app_answer_as(gy_app *a, gy_http_req *r, const gy_app_call *c, const gy_http_answer *own, const char *body,
+                      size_t n);
 void gy_app_refuse(gy_app *a, gy_http_req *r, const gy_app_call *c, const gy_oai_error *e, gy_app_req *q);
 void gy_app_empty(gy_app *a, gy_http_req *r, const gy_app_call *c); /* 204, of a preflight */
 gy_status gy_app_stream_begin(gy_app_req *q);                       /* GY_E_PEER: on_gone follows */
@@ -212,7 +216,7 @@ void gy_app_fail(gy_app_req *q, const gy_oai_error *e); /* from outside; q may b
 void gy_app_cancel(gy_app_req *q);
 
 /* app_info.c */
-void gy_app_root(gy_app *a, gy_http_req *r, const gy_app_call *c);
+void gy_app_list(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_health(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_version(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_openapi(gy_app *a, gy_http_req *r, const gy_app_call *c);
@@ -220,6 +224,11 @@ void gy_app_models(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_one_model(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_stats(gy_app *a, gy_http_req *r, const gy_app_call *c);
 void gy_app_metrics(gy_app *a, gy_http_req *r, const gy_app_call *c);
+
+/* app_page.c */
+void gy_app_root(gy_app *a, gy_http_req *r, const gy_app_call *c);
+void gy_app_page(gy_app *a, gy_http_req *r, const gy_app_call *c);
+
 /* prepare of the text routes: into r->answer */
 gy_status gy_app_tokenize(gy_app_req *r, gy_app_scratch *t, gy_oai_error *e);
 gy_status gy_app_detokenize(gy_app_req *r, gy_app_scratch *t, gy_oai_error *e);
@@ -244,6 +253,7 @@ gy_status gy_app_chat_text(gy_app *a, const gy_oai_request *q, gy_oai_error *e, 
 gy_status gy_app_chat_ids(gy_app_scratch *t, const gy_oai_request *q, gy_oai_error *e, gy_vec_i32 *ids,
                           int *in_reasoning);
 
+int gy_app_has_template(const gy_app *a);
 int gy_app_chat_says(const gy_app *a, const char *text);  /* the template's own text has it */
 int gy_app_chat_reads(const gy_app *a, const char *name); /* a variable of the template */
 

@@ -25,7 +25,8 @@ static const gy_app_route routes[] = {
     {"/stats", GET, GETS, GY_OAI_R_OTHER, 0, 0, 0, gy_app_stats, NULL},
     {"/version", GET, GETS, GY_OAI_R_VERSION, 0, 0, 1, gy_app_version, NULL},
     {"/openapi.json", GET, GETS, GY_OAI_R_OTHER, 0, 0, 1, gy_app_openapi, NULL},
-    {"/", GET, GETS, GY_OAI_R_OTHER, 0, 0, 1, gy_app_root, NULL},
+    {"/", GET, GETS, GY_OAI_R_OTHER, 0, 1, 1, gy_app_root, NULL},
+    {"/page/*", GET, GETS, GY_OAI_R_OTHER, 0, 1, 1, gy_app_page, NULL},
 };
 
 static const gy_app_route *find_route(const char *path, size_t n) {
@@ -210,7 +211,8 @@ static gy_status check_who(gy_app *a, const gy_http_req *r, gy_app_call *c, gy_o
 
 static gy_status check_what(gy_app *a, const gy_http_req *r, const gy_app_call *c, gy_oai_error *e) {
     if (!c->route)
-        return gy_oai_error_set(e, GY_OAI_E_ROUTE, NULL, "there is nothing at this path; GET / lists what there is");
+        return gy_oai_error_set(e, GY_OAI_E_ROUTE, NULL,
+                                "there is nothing at this path; GET /openapi.json lists what there is");
     if (!is_method(c)) {
         gy_status st = gy_oai_error_set(e, GY_OAI_E_METHOD, NULL, "%s takes %s only", c->route->path, c->route->method);
         e->allow = c->route->allow;

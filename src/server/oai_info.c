@@ -6,7 +6,28 @@
 
 #include <string.h>
 
-static void put_model(gy_jw *w, const char *model, const char *root, int64_t created_s, int32_t max_model_len) {
+static void put_bool(gy_jw *w, const char *key, int v) {
+    gy_jw_key(w, key);
+    gy_jw_bool(w, v);
+}
+
+/* What only looped models have: a name of gyre's own, so that no client takes it for something else. */
+static void put_facts(gy_jw *w, const gy_oai_model_facts *f) {
+    gy_jw_key(w, "gyre");
+    gy_jw_obj_begin(w);
+    gy_jw_key(w, "family");
+    gy_jw_strz(w, f->family);
+    gy_jw_key(w, "n_loop");
+    gy_jw_int(w, f->n_loop);
+    gy_jw_key(w, "max_loops");
+    gy_jw_int(w, f->max_loops);
+    put_bool(w, "has_gate", f->has_gate);
+    put_bool(w, "has_tokenizer", f->has_tokenizer);
+    put_bool(w, "has_chat_template", f->has_template);
+    gy_jw_obj_end(w);
+}
+
+static void put_model(gy_jw *w, const char *model, const char *root, int64_t created_s, const gy_oai_model_facts *f) {
     gy_jw_obj_begin(w);
     gy_jw_key(w, "id");
     gy_jw_strz(w, model);
@@ -21,17 +42,19 @@ static void put_model(gy_jw *w, const char *model, const char *root, int64_t cre
     gy_jw_key(w, "parent");
     gy_jw_null(w);
     gy_jw_key(w, "max_model_len");
-    gy_jw_int(w, max_model_len);
+    gy_jw_int(w, f->max_len);
+    put_facts(w, f);
     gy_jw_obj_end(w);
 }
 
-void gy_oai_model_body(const char *model, const char *root, int64_t created_s, int32_t max_model_len, gy_str *out) {
+void gy_oai_model_body(const char *model, const char *root, int64_t created_s, const gy_oai_model_facts *f,
+                       gy_str *out) {
     gy_jw w;
     gy_jw_init(&w, out);
-    put_model(&w, model, root, created_s, max_model_len);
+    put_model(&w, model, root, created_s, f);
 }
 
-void gy_oai_models_body(const char *const *models, int32_t n_model, int64_t created_s, int32_t max_model_len,
+void gy_oai_models_body(const char *const *models, int32_t n_model, int64_t created_s, const gy_oai_model_facts *f,
                         gy_str *out) {
     gy_jw w;
     gy_jw_init(&w, out);
@@ -40,7 +63,7 @@ void gy_oai_models_body(const char *const *models, int32_t n_model, int64_t crea
     gy_jw_strz(&w, "list");
     gy_jw_key(&w, "data");
     gy_jw_arr_begin(&w);
-    for (int32_t i = 0; i < n_model; i++) put_model(&w, models[i], models[0], created_s, max_model_len);
+    for (int32_t i = 0; i < n_model; i++) put_model(&w, models[i], models[0], created_s, f);
     gy_jw_arr_end(&w);
     gy_jw_obj_end(&w);
 }

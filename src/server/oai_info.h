@@ -7,11 +7,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* GET /v1/models. max_model_len is the engine's limit, not the file's. The first name is the root of the others. */
-void gy_oai_models_body(const char *const *models, int32_t n_model, int64_t created_s, int32_t max_model_len,
+typedef struct gy_oai_model_facts {
+    const char *family;
+    int32_t max_len;           /* the engine's limit, not the file's */
+    int32_t n_loop, max_loops; /* trained depth; deepest that a request may ask for */
+    int has_gate, has_tokenizer, has_template;
+} gy_oai_model_facts;
+
+/* GET /v1/models. The first name is the root of the others. */
+void gy_oai_models_body(const char *const *models, int32_t n_model, int64_t created_s, const gy_oai_model_facts *f,
                         gy_str *out);
 /* One of them, for GET /v1/models/NAME. */
-void gy_oai_model_body(const char *model, const char *root, int64_t created_s, int32_t max_model_len, gy_str *out);
+void gy_oai_model_body(const char *model, const char *root, int64_t created_s, const gy_oai_model_facts *f,
+                       gy_str *out);
 void gy_oai_version_body(const char *version, gy_str *out);
 /* GET /stats: exactly these two. */
 void gy_oai_stats_body(int64_t requests, int64_t used_blocks, gy_str *out);

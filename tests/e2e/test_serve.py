@@ -228,9 +228,10 @@ def test_small_routes(demo):
     models = json.loads(demo.ask("GET", "/v1/models")[2])
     assert [m["id"] for m in models["data"]] == ["demo"] and models["data"][0]["max_model_len"] == t["max_model_len"]
     assert json.loads(demo.ask("GET", "/v1/models/demo")[2])["id"] == "demo"
+    assert models["data"][0]["gyre"] == {"family": "ouro", "n_loop": 4, "max_loops": 4, "has_gate": True, "has_tokenizer": True, "has_chat_template": False}
     assert demo.ask("GET", "/health")[0] == 200
     assert json.loads(demo.ask("GET", "/version")[2])["version"] == gyre("--version")[0].split()[1]
-    status, headers, page = demo.ask("GET", "/")
+    status, headers, page = demo.ask("GET", "/", headers={"Accept": "text/plain"})
     assert status == 200 and headers["Content-Type"].startswith("text/plain") and b"/v1/completions" in page
     status, headers, page = demo.ask("HEAD", "/health")
     assert (status, page) == (200, b"")
@@ -388,7 +389,7 @@ def test_keys_and_origins():
         for key, status in [(None, 401), ("", 401), ("firs", 401), ("first1", 401), ("firstfirst", 401), ("FIRST", 401),
                             ("first", 200), ("second-key", 200)]:
             auth = {} if key is None else {"Authorization": f"Bearer {key}"}
-            for path in ["/v1/models", "/metrics", "/", "/version"]:
+            for path in ["/v1/models", "/metrics", "/version"]:
                 got, headers, data = s.ask("GET", path, headers={**host, **auth})
                 assert got == status, (key, path)
                 if status == 401:

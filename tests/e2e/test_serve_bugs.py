@@ -677,10 +677,10 @@ def test_smuggling_request_lines(s):
 
 
 def test_keys_on_every_path():
-    """19, 20: no spelling of a path and no Host gets past the key; only /health is open."""
+    """19, 20: no spelling of a path and no Host gets past the key; only /health and the page are open."""
     with serve(DEMO, "--api-key", "k", "--allowed-host", "*") as s:
         paths = ["/v1/models", "//v1/models", "/v1//models", "/./v1/models", "/health/../v1/models", "/%761/models", "/v1/models?x=/health", "/v1/models/",
-                 "/health/", "/health%2f..%2fv1/models", "/metrics", "/version", "/", "/tokenize", "/pause", "/invocations", "/openapi.json",
+                 "/health/", "/health%2f..%2fv1/models", "/metrics", "/version", "/page", "//page/page.js", "/tokenize", "/pause", "/invocations", "/openapi.json",
                  "http://localhost/v1/models", "/V1/models", "/nowhere"]
         for path in paths:
             for host in ["localhost", "localhost/health", "localhost:80/health?", "health"]:

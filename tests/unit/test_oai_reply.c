@@ -700,16 +700,23 @@ static void create_without_memory(void **state) {
 
 /* ---- small bodies and writers ----------------------------------------------------------------------------------- */
 
+#define FACTS                                                                                                          \
+    "\"gyre\":{\"family\":\"ouro\",\"n_loop\":4,\"max_loops\":6,\"has_gate\":true,\"has_tokenizer\":false,"            \
+    "\"has_chat_template\":true}"
+
 static void small_bodies(void **state) {
     (void)state;
     static const char *const models[] = {"ouro", "alias\"2"};
     static const int32_t ids[] = {1, 3};
     gy_str s = {0};
-    gy_oai_models_body(models, 2, 7, 4096, &s);
-    assert_string_equal(s.data, "{\"object\":\"list\",\"data\":[{\"id\":\"ouro\",\"object\":\"model\",\"created\":7,"
-                                "\"owned_by\":\"gyre\",\"root\":\"ouro\",\"parent\":null,\"max_model_len\":4096},"
-                                "{\"id\":\"alias\\\"2\",\"object\":\"model\",\"created\":7,\"owned_by\":\"gyre\","
-                                "\"root\":\"ouro\",\"parent\":null,\"max_model_len\":4096}]}");
+    const gy_oai_model_facts f = {
+        .family = "ouro", .max_len = 4096, .n_loop = 4, .max_loops = 6, .has_gate = 1, .has_template = 1};
+    gy_oai_models_body(models, 2, 7, &f, &s);
+    assert_string_equal(s.data,
+                        "{\"object\":\"list\",\"data\":[{\"id\":\"ouro\",\"object\":\"model\",\"created\":7,"
+                        "\"owned_by\":\"gyre\",\"root\":\"ouro\",\"parent\":null,\"max_model_len\":4096," FACTS "},"
+                        "{\"id\":\"alias\\\"2\",\"object\":\"model\",\"created\":7,\"owned_by\":\"gyre\","
+                        "\"root\":\"ouro\",\"parent\":null,\"max_model_len\":4096," FACTS "}]}");
     gy_str_clear(&s);
     gy_oai_version_body("0.1.0", &s);
     gy_oai_health_body("loading", &s);

@@ -76,7 +76,8 @@ static void test_published_sizes(void **state) {
                 /* as the published formulas have it (docs/models, tensors), at the widths in synth.c */
                 {"mini-ouro", 4096, 93, 59803650},
                 {"mini-huginn", 4096, 77, 82650624},
-                {"mini-nanbeige", 8192, 75, 48378624}};
+                {"mini-nanbeige", 8192, 75, 48378624},
+                {"nanbeige-300m", 32768, 147, 2 * 302023680ull}};
     const char *const *names = gy_synth_shapes();
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         gy_synth_info info = {0};

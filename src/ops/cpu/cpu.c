@@ -11,26 +11,7 @@
 #include "ops/cpu/cpu_int.h"
 #include "ops/ref/host.h"
 
-typedef struct cpu_backend {
-    gy_backend be; /* first: a gy_backend * is a cpu_backend * */
-    gy_ops ops;
-    const gy_cpu_kernels *kern;
-    gy_team *team;
-    float *scratch;
-    size_t scratch_bytes;
-    int64_t linear_floats; /* of scratch, for packed rows */
-    int64_t attn_floats;   /* of scratch, for each member */
-    int64_t max_k;
-} cpu_backend;
-
-static cpu_backend *cpu_of(gy_backend *be) {
-    return (cpu_backend *)be;
-}
-
 /* ---- rows ------------------------------------------------------------------------------------------------------ */
-
-/* Below this many elements the fork costs more than it saves. */
-enum { ROWS_FORK_FROM = 16384 };
 
 typedef struct rows_task {
     gy_cpu_row_fn fn;
@@ -49,7 +30,7 @@ static void rows_member(void *arg, int member, int n_member) {
 /* n_elem: elements that one row touches, for the decision to fork. */
 static void rows_run(gy_backend *be, gy_cpu_row_fn fn, const void *args, int64_t n_row, int64_t n_elem) {
     rows_task t = {.fn = fn, .act = be->act, .args = args, .n_row = n_row};
-    if (n_row <= 1 || n_row * n_elem < ROWS_FORK_FROM) {
+    if (n_row <= 1 || n_row * n_elem < GY_CPU_FORK_FROM) {
         rows_member(&t, 0, 1);
     } else {
         gy_team_run(cpu_of(be)->team, rows_member, &t);
@@ -136,80 +117,6 @@ static void cpu_scatter(gy_backend *be, const gy_move_args *a) {
     rows_run(be, scatter_rows, a, a->n_row, a->n);
 }
 
-/* ---- linear ---------------------------------------------------------------------------------------------------- */
-
-typedef struct linear_task {
-    const gy_cpu_kernels *kern;
-    gy_cpu_linear l;
-} linear_task;
-
-static void linear_pack_member(void *arg, int member, int n_member) {
-    const linear_task *t = arg;
-    int64_t lo, hi;
-    gy_team_share(t->l.n_row, 1, member, n_member, &lo, &hi);
-    if (lo < hi) t->kern->linear_pack(&t->l, lo, hi);
-}
-
-static void linear_member(void *arg, int member, int n_member) {
-    const linear_task *t = arg;
-    int64_t lo, hi;
-    gy_team_share(t->l.a->w->n, 8, member, n_member, &lo, &hi);
-    if (lo < hi) t->kern->linear(&t->l, lo, hi);
-}
-
-static void linear_run(cpu_backend *c, gy_team_fn fn, linear_task *t, int64_t work) {
-    if (work < ROWS_FORK_FROM) {
-        fn(t, 0, 1);
-    } else {
-        gy_team_run(c->team, fn, t);
-    }
-}
-
-/* Rows are packed as many at a time as the scratch holds. */
-static void cpu_linear(gy_backend *be, const gy_linear_args *a) {
-    cpu_backend *c = cpu_of(be);
-    GY_CHECK(a->w->k <= c->max_k && (GY_HOST_WEIGHT_TYPES >> a->w->dtype & 1));
-    int64_t stride = gy_cpu_pad(c->kern, a->w->k), most = c->linear_floats / stride / 4 * 4;
-    for (int64_t r = 0; r < a->n_row; r += most) {
-        int64_t n = a->n_row - r < most ? a->n_row - r : most;
-        linear_task t = {.kern = c->kern,
-                         .l = {.a = a, .act = be->act, .x = c->scratch, .stride = stride, .row0 = r, .n_row = n}};
-        linear_run(c, linear_pack_member, &t, n * a->w->k / 2);
-        linear_run(c, linear_member, &t, n * a->w->k * a->w->n / 2);
-    }
-}
-
-/* ---- attention ------------------------------------------------------------------------------------------------- */
-
-typedef struct attn_task {
-    const cpu_backend *c;
-    const gy_attn_args *a;
-} attn_task;
-
-/* Whole rows are dealt in turn, because later rows of a chunk see longer contexts; the rows that are left over, fewer
- * than members, are split by KV heads. */
-static void attn_member(void *arg, int member, int n_member) {
-    const attn_task *t = arg;
-    const cpu_backend *c = t->c;
-    const gy_attn_args *a = t->a;
-    int64_t n_head_kv = a->kv->n_head_kv, group = a->n_head / n_head_kv, whole = a->rows.n_row / n_member * n_member;
-    float *scratch = c->scratch + c->linear_floats + member * c->attn_floats;
-    int64_t lo, hi;
-    for (int64_t r = member; r < whole; r += n_member) c->kern->attn(c->be.act, a, r, 0, a->n_head, scratch);
-    gy_team_share((a->rows.n_row - whole) * n_head_kv, 1, member, n_member, &lo, &hi);
-    for (int64_t i = lo, n; i < hi; i += n) {
-        int64_t first = i % n_head_kv;
-        n = hi - i < n_head_kv - first ? hi - i : n_head_kv - first;
-        c->kern->attn(c->be.act, a, whole + i / n_head_kv, first * group, (first + n) * group, scratch);
-    }
-}
-
-static void cpu_attn(gy_backend *be, const gy_attn_args *a) {
-    attn_task t = {.c = cpu_of(be), .a = a};
-    GY_CHECK((int64_t)a->n_head * a->kv->head_dim <= t.c->max_k);
-    if (a->rows.n_row > 0) gy_team_run(t.c->team, attn_member, &t);
-}
-
 /* ---- host work of others ---------------------------------------------------------------------------------------- */
 
 typedef struct items_task {
@@ -261,10 +168,10 @@ static const gy_ops cpu_ops = {
     .parallel = cpu_parallel,
     .embed = cpu_embed,
     .norm = cpu_norm,
-    .linear = cpu_linear,
+    .linear = gy_cpu_linear_run,
     .rope_table = cpu_rope_table,
     .rope_kv = cpu_rope_kv,
-    .attn = cpu_attn,
+    .attn = gy_cpu_attn_run,
     .residual = cpu_residual,
     .silu_mul = cpu_silu_mul,
     .concat = cpu_concat,

@@ -1,9 +1,11 @@
-/* Between the driver (cpu.c: threads, scratch, partition) and the kernels (one file per instruction set, made of the
- * same text: *.inc). The driver is compiled for the baseline and reaches kernels only through gy_cpu_kernels.
+/* Between the driver (cpu.c: threads, scratch; cpu_linear.c, cpu_attn.c: partition) and the kernels (one file per
+ * instruction set, made of the same text: *.inc). The driver is compiled for the baseline and reaches kernels only
+ * through gy_cpu_kernels.
  */
 #ifndef GY_OPS_CPU_CPU_INT_H
 #define GY_OPS_CPU_CPU_INT_H
 
+#include "base/team.h"
 #include "ops/ops.h"
 
 /* Rows [lo, hi) of an operation whose rows do not meet; args is the operation's argument struct. */
@@ -42,5 +44,29 @@ static inline int64_t gy_cpu_pad(const gy_cpu_kernels *k, int64_t n) {
     int64_t block = 2 * (int64_t)k->vl;
     return (n + block - 1) / block * block;
 }
+
+/* Below this many elements the fork costs more than it saves. */
+enum { GY_CPU_FORK_FROM = 16384 };
+
+/* Engine lifetime. */
+typedef struct cpu_backend {
+    gy_backend be; /* first: a gy_backend * is a cpu_backend * */
+    gy_ops ops;
+    const gy_cpu_kernels *kern;
+    gy_team *team;
+    float *scratch;
+    size_t scratch_bytes;
+    int64_t linear_floats; /* of scratch, for packed rows */
+    int64_t attn_floats;   /* of scratch, for each member */
+    int64_t max_k;
+} cpu_backend;
+
+static inline cpu_backend *cpu_of(gy_backend *be) {
+    return (cpu_backend *)be;
+}
+
+/* gy_ops.linear and gy_ops.attn. */
+void gy_cpu_linear_run(gy_backend *be, const gy_linear_args *a);
+void gy_cpu_attn_run(gy_backend *be, const gy_attn_args *a);
 
 #endif

@@ -283,6 +283,7 @@ static gy_ops cuda_ops = {
     .n_member = be_n_member,
     .parallel = be_parallel,
     .prepare = cuda_prepare,
+    .unprepare = NULL,
     .begin_rows = cuda_begin_rows,
     .embed = op_embed,
     .norm = op_norm,

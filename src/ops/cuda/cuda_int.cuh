@@ -115,7 +115,7 @@ int cuda_lt_run(cuda_be *c, const cuda_matrix *m, int32_t ldy, int y_f32, const 
 int cuda_lt_silu(cuda_be *c, const cuda_matrix *m, const void *x, int32_t n_row, void *y);
 struct narrow_norm; /* narrow.cuh: instead of x */
 int cuda_lt_norm(cuda_be *c, const cuda_matrix *m, int is_silu, const narrow_norm *norm, int32_t n_row, void *y);
-void cuda_prepare(gy_backend *be, const gy_weight *w, int y_f32); /* linear.cu */
+size_t cuda_prepare(gy_backend *be, gy_weight *w, int y_f32); /* linear.cu */
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 

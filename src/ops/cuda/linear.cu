@@ -152,11 +152,12 @@ int cuda_linear_silu(gy_backend *be, const void *x, const gy_weight *w, int32_t 
     return cuda_lt_silu(of_be(be), &m, x, n_row, y);
 }
 
-void cuda_prepare(gy_backend *be, const gy_weight *w, int y_f32) {
-    if (be->act != GY_BF16 || !is_bf16(w->dtype)) return;
+size_t cuda_prepare(gy_backend *be, gy_weight *w, int y_f32) {
+    if (be->act != GY_BF16 || !is_bf16(w->dtype)) return 0;
     cuda_enter(of_be(be));
     for (int ip = 0; ip < w->n_part;) {
         cuda_matrix m = joined(w, &ip);
         cuda_lt_prepare(of_be(be), &m, w->n, y_f32);
     }
+    return 0;
 }

@@ -209,7 +209,7 @@ size_t gy_loop_workspace_bytes(const gy_loop *l) {
 
 /* What is recorded, and all that the calls depend on beside what the loop's life decides (gy_record_key). */
 typedef enum run_kind { RUN_PRELUDE, RUN_PASS, RUN_CODA } run_kind;
-enum { HAS_SLOT = 2u, HAS_GATE = 4u, HAS_LATENT = 8u };
+enum { HAS_SLOT = 2u, HAS_GATE = 4u, HAS_LATENT = 8u, HAS_MAP = 16u };
 
 /* Room for n elements behind what the batch has: where they are now, and where they will be on the backend. */
 static void *stage_room(gy_loop *l, size_t n, size_t elem_bytes, const void **there) {
@@ -288,7 +288,7 @@ static void run(gy_loop *l, gy_stage stage, gy_record_key key, void (*calls)(gy_
     const gy_ops *ops = l->m->be->ops;
     key.n_row = l->rows.n_row;
     key.has |= l->d->n_layer[stage] ? GY_RECORD_ATTN : 0;
-    key.has |= l->rows.slot ? HAS_SLOT : 0;
+    key.has |= (l->rows.slot ? HAS_SLOT : 0) | (l->rows.map_off ? HAS_MAP : 0);
     if (l->record && ops->record_begin(l->m->be, l->record, &key)) return;
     calls(l, &key);
     if (l->record) ops->record_end(l->m->be, l->record);

@@ -23,7 +23,7 @@ enum { MAX_V = 512 };
 
 static struct {
     const gy_ops *real;
-    int drawn, refused, refuse_all, masked, known, patched, fetched, replayed;
+    int drawn, refused, refuse_all, masked, known, patched, fetched, replayed, lost_at;
 } seen;
 
 static const float *key;
@@ -337,7 +337,10 @@ static void rec_mark(gy_backend *be) {
 
 static gy_status rec_reached(gy_backend *be, gy_err *err) {
     (void)be;
-    (void)err;
+    if (seen.lost_at && --seen.lost_at == 0) {
+        seen.lost_at = 1; /* and stays so */
+        return gy_err_set(err, GY_E_DEVICE, "lost");
+    }
     if (rec.is_marked) memcpy(rec.ready, rec.due, sizeof rec.ready);
     return GY_OK;
 }
@@ -590,8 +593,39 @@ static void disturbed(void **state) {
     assert_true(n_done > 8 && seen.fetched > 20);
 }
 
+/* Nobody is told a token that came from a device that was lost by then. */
+static void lost_while_late(void **state) {
+    (void)state;
+    static gold_result res;
+    gold_setup s = {.model = "ouro-tiny", .backend = "ref", .act = GY_BF16, .max_rows = 40, .patch = few_logits};
+    static const int32_t ids[3] = {5, 6, 7};
+    gold_env env = {0};
+    gy_err err;
+    gy_status st;
+    memset(&seen, 0, sizeof seen);
+    memset(&res, 0, sizeof res);
+    env.be = own_create(GY_BF16, 1);
+    if (gy_model_load(GY_SOURCE_DIR "/tests/golden/models/ouro-tiny", &(gy_model_load_opts){.be = env.be}, &err,
+                      &env.m) != GY_OK)
+        fail_msg("%s", err.msg);
+    gold_engine(&s, &env);
+    gy_request r;
+    gy_request_default(&r, &env.m->d);
+    r.prompt = ids, r.n_prompt = 3, r.max_tokens = 30, r.ignore_eos = 1;
+    assert_true(gold_submit(env.e, &r, &res));
+    while (res.n < 4) assert_int_equal(gy_engine_step(env.e, &err), GY_OK);
+    seen.lost_at = 1;
+    for (st = GY_OK; st == GY_OK;) st = gy_engine_step(env.e, &err);
+    assert_int_equal(st, GY_E_DEVICE);
+    assert_int_equal(gy_engine_step(env.e, &err), GY_E_DEVICE);
+    assert_string_equal(err.msg, "lost");
+    assert_true(res.n == 4 && !res.n_finish);
+    gold_close(&env);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(drawn_by_either), cmocka_unit_test(recorded),
-                                       cmocka_unit_test(not_waited_for), cmocka_unit_test(disturbed)};
+                                       cmocka_unit_test(not_waited_for), cmocka_unit_test(disturbed),
+                                       cmocka_unit_test(lost_while_late)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

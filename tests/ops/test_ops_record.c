@@ -21,7 +21,7 @@ enum {
     SHARED = 2048 + 64,
     OWN = 8,
     N_SLOT = SHARED + MAX_ROWS * OWN,
-    CALLS = 4
+    CALLS = 5
 };
 
 typedef struct shape {

@@ -22,8 +22,8 @@
  * The library is opened here and not linked: F32 works without it, and where it is missing a sentence says so.
  */
 #include "ops/cuda/eight_bits.cuh"
-#include "ops/cuda/record.cuh"
 #include "ops/cuda/narrow.cuh"
+#include "ops/cuda/record.cuh"
 
 #include <cublasLt.h>
 #include <dlfcn.h>

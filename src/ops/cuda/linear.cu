@@ -10,8 +10,8 @@
  * a few TFLOP/s: meant for tests and for F32, not for speed.
  */
 #include "ops/cuda/eight_bits.cuh"
-#include "ops/cuda/record.cuh"
 #include "ops/cuda/narrow.cuh"
+#include "ops/cuda/record.cuh"
 
 enum { TILE_ROWS = 16, TILE_OUT = 64, TILE_K = 32, SIDE = 16, OWN = TILE_OUT / SIDE, THREADS = SIDE * SIDE };
 

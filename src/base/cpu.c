@@ -1,4 +1,5 @@
-/* CPU features by CPUID and XGETBV, and physical cores by affinity and sysfs. The only file with #if on the processor.
+/* CPU features by CPUID and XGETBV, and physical cores by affinity and sysfs. Besides this file, #if on the
+ * processor stands in team.c (pause) and where ops/cpu/cpu.c chooses kernels.
  * __builtin_cpu_supports of gcc 12 knows neither AVX512_BF16 nor AMX, and does not ask the system for AMX's registers.
  */
 #include "base/cpu.h"

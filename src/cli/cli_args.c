@@ -181,11 +181,13 @@ static const gy_opt layout_rows[] = {
 static const gy_opt debug_rows[] = {
     {"backend", GY_OPT_WORD, AT(backend), "ref|cpu", 0, 0, "cpu", "ref: plain C, slow, the definition of right"},
     {"cpu-mask", GY_OPT_STR, AT(cpu_mask), "LIST", 0, 0, "all that were found",
-     "processor features to allow: avx2, avx512, avx512_bf16, avx512_vnni, amx_bf16, neon, separated by commas"},
+     "processor features to allow: avx2, avx512, avx512_bf16, avx512_vnni, amx_bf16, neon, separated by commas; "
+     "empty: portable C"},
 };
 static const gy_opt mask_rows[] = {
     {"cpu-mask", GY_OPT_STR, AT(cpu_mask), "LIST", 0, 0, "all that were found",
-     "processor features to allow: avx2, avx512, avx512_bf16, avx512_vnni, amx_bf16, neon, separated by commas"},
+     "processor features to allow: avx2, avx512, avx512_bf16, avx512_vnni, amx_bf16, neon, separated by commas; "
+     "empty: portable C"},
 };
 static const gy_opt eval_rows[] = {
     {"prompt-ids", GY_OPT_STR, AT(prompt_ids), "1,2,3", 0, 0, NULL, "the text as token ids"},

@@ -1,6 +1,6 @@
 /* The operations that models are made of, one contract each, and the table through which a backend offers them.
  *
- * Backends: `ref` (plain C, never optimised: the definition of right), `cpu` (AVX2, AVX-512), `cuda`. A model runs on a
+ * Backends: `ref` (plain C, never optimised: the definition of right), `cpu` (AVX2, AVX-512, NEON, portable C), `cuda`. A model runs on a
  * gy_backend and knows nothing else. All pointers in argument structs are memory of that backend
  * (gy_ops.alloc) unless marked "host". Argument structs are read during the call only.
  *
@@ -358,7 +358,7 @@ typedef struct gy_cpu_opts {
     int pin;
     gy_ops_limits limits;
 } gy_cpu_opts;
-/* Chooses the variant by gy_cpu_features() (mask included). Fails with GY_E_UNSUPPORTED below AVX2: use ref then. */
+/* Chooses the variant by gy_cpu_features() (mask included); portable C where none of them is offered. */
 gy_status gy_backend_cpu_create(const gy_cpu_opts *o, gy_err *err, gy_backend **out);
 
 /* ---- the GPU (src/ops/cuda, a shared object that is loaded when it is there) ------------------------------------- */

@@ -366,6 +366,8 @@ def test_inspect_kv_cpu_transport():
     assert lane["inside_host_gb_per_s"] > 0.05 * lane["memcpy_gb_per_s"] > 0 and lane["loopback_network_lanes"] == "tcp"
     assert lane["inside_host_share_of_memcpy"] == pytest.approx(lane["inside_host_gb_per_s"] / lane["memcpy_gb_per_s"], rel=1e-3)
     if "avx2" in o["cpu"]["features_found"]:
+        masked = json.loads(gyre("inspect", "--cpu", "--cpu-mask", "", "--json")[0])["cpu"]
+        assert masked["variant"] == "cpu-portable" and masked["features_found"] != "none"
         masked = json.loads(gyre("inspect", "--cpu", "--cpu-mask", "avx2", "--json")[0])["cpu"]
         assert masked["features_found"] == o["cpu"]["features_found"] and masked["variant"] == "cpu-avx2"
 

@@ -314,6 +314,7 @@ def test_errors_are_those_of_the_api(chromium, demo):
         b.fill("#prompt", "again")
         run(b)
         assert b.js("document.getElementById('error-A').hidden")
+        assert "no chat template" in text_of(b, "about")
 
 
 EVIL = "<img src=http://evil.invalid/x onerror='document.title=1'><script>document.title=2</script>&amp;"
@@ -483,11 +484,31 @@ def test_keyboard(chromium, demo):
         b.js("document.getElementById('output-A').focus()")
         for key, place in [("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("ArrowLeft", 1), ("End", 64), ("ArrowRight", 64), ("Home", 1)]:
             b.key(key)
-            assert f"token {place} of 64" in text_of(b, "card") and b.js("document.querySelector('.picked').dataset.i") == str(place - 1)
+            assert f"token {place} of 64" in text_of(b, "card") and f"token {place} of 64" in text_of(b, "told") and "after loop 1 gate 0." in text_of(b, "told") and b.js("document.querySelector('.picked').dataset.i") == str(place - 1)
         b.key("Escape")
         assert b.js("document.getElementById('card').hidden")
         # The loops without colours.
         assert b.js("getComputedStyle(document.querySelector('#output-A .tok'), '::after').content") == f'"{b.js(TOKENS % "A")[0]["loops"]}"'
+
+
+PLANTED = """(() => { const m = document.querySelector('main'), add = (tag, props, text) => {
+  const e = Object.assign(document.createElement(tag), props); e.append(text ?? ''); m.append(e); return e; };
+  add('button', {type: 'button'}); add('input', {id: 'prompt'}); add('label', {htmlFor: 'nowhere'}, 'x'); add('h4', {}, 'deep'); add('h1', {}, 'two');
+  add('a', {href: '#', tabIndex: 3}, 'i'); add('p', {}, 'grey').style.color = '#999'; add('p', {}, 'wide').style.width = '5000px';
+  add('span', {className: 'tok differs'}, 't').style.boxShadow = 'inset 0 -3px #eee'; add('div', {role: 'wizard'}, 'x');
+  document.body.append(Object.assign(document.createElement('div'), {textContent: 'outside'})); document.documentElement.lang = ''; })()"""
+
+
+@in_browser
+def test_audit_finds_what_is_planted(chromium, demo):
+    with page(chromium, demo) as b:
+        b.scheme("light")
+        assert b.js(AUDIT) == []
+        b.js(PLANTED)
+        found = "\n".join(b.js(AUDIT))
+        for fault in ["no name: <button", "no name: <input #prompt", "id twice: prompt", "for leads nowhere: nowhere", "heading 4 behind 2", "not one h1", "positive tabindex",
+                      "target of", '4.5: text of <p> "grey"', "wider than the window", "mark of <span .tok differs>", "unknown role", "outside of all landmarks", "no language"]:
+            assert fault in found, (fault, found)
 
 
 @in_browser

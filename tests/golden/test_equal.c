@@ -140,6 +140,18 @@ static void on_avx2(void **state) {
     assert_int_equal(bad, 0);
 }
 
+/* What differs from the others is below the operations, whose equalities tests/ops states for every variant. */
+static void on_portable(void **state) {
+    (void)state;
+    if (SANITIZED || strcmp(gold_backend("cpu"), "cpu") != 0) skip();
+    gy_cpu_set_mask(0);
+    int bad = 0;
+    for (int a = 0; a < 2; a++)
+        bad += check_setup((gold_setup){.model = "ouro-tiny", .backend = "cpu", .act = a ? GY_BF16 : GY_F32}, 0);
+    gy_cpu_set_mask(~0u);
+    assert_int_equal(bad, 0);
+}
+
 static void on_ref(void **state) {
     (void)state;
     if (SANITIZED) skip();
@@ -163,7 +175,8 @@ static void comparison_sees_one_bit(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(on_widest), cmocka_unit_test(on_avx2), cmocka_unit_test(on_ref),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(on_widest), cmocka_unit_test(on_avx2),
+                                       cmocka_unit_test(on_portable), cmocka_unit_test(on_ref),
                                        cmocka_unit_test(comparison_sees_one_bit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -315,9 +315,6 @@ static void test_refusals(void **state) {
     o = usual;
     o.limits.max_k = 0;
     refused(o, GY_E_ARG, "max_k 0");
-    gy_cpu_set_mask(0);
-    refused(usual, GY_E_UNSUPPORTED, "no AVX2");
-    gy_cpu_set_mask(~0u);
     gy_err err = {0};
     gy_backend *be = NULL;
     assert_int_equal(gy_backend_ref_create(GY_F16, &err, &be), GY_E_UNSUPPORTED);

@@ -278,6 +278,7 @@ static void read_case(const gy_jv *v, gold_case *c) {
     int32_t n_loops;
     c->loops = copy_ints(gy_jv_get(v, "loops"), &n_loops);
     c->threshold = gy_jv_num(gy_jv_get(v, "threshold"), 1.0);
+    c->argmax_gap = gy_jv_num(gy_jv_get(v, "argmax_gap"), 1.0);
     c->min_loops = (int32_t)gy_jv_int(gy_jv_get(v, "min_loops"), 1);
     c->max_loops = (int32_t)gy_jv_int(gy_jv_get(v, "max_loops"), 0);
     c->logits = copy_nums(gy_jv_get(v, "logits"), &c->n_logits);

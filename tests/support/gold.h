@@ -86,7 +86,7 @@ typedef struct gold_case {
     char kind[16], name[16], layout[16], exit[16];
     int32_t n_ids, *ids;
     int32_t n_out, *tokens, *loops;
-    double threshold;
+    double threshold, argmax_gap; /* greedy: the least distance of a chosen logit to the next, exactly */
     int32_t min_loops, max_loops;
     int n_logits;
     double *logits;        /* prefill: last position; greedy: NULL */

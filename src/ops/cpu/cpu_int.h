@@ -38,6 +38,8 @@ typedef struct gy_cpu_kernels {
 
 extern const gy_cpu_kernels gy_cpu_kernels_avx2;
 extern const gy_cpu_kernels gy_cpu_kernels_avx512;
+extern const gy_cpu_kernels gy_cpu_kernels_neon;
+extern const gy_cpu_kernels gy_cpu_kernels_portable; /* there on every processor */
 
 /* A row of n floats, padded to whole pairs of vectors. */
 static inline int64_t gy_cpu_pad(const gy_cpu_kernels *k, int64_t n) {

@@ -4,7 +4,7 @@ import { curl, python } from "./copy.js";
 import { Card, Output, Settings, difference, element } from "./view.js";
 
 const $ = (id) => document.getElementById(id);
-const card = new Card($("card"));
+const card = new Card($("card"), $("told"));
 const turns = []; // messages of the conversation that were answered
 let facts = null; // what GET /v1/models says of the model; null: not asked yet
 let running = null; // AbortController of a run
@@ -150,13 +150,14 @@ function compare(isOver) {
   $("difference").hidden = false;
 }
 
-// At most five comparisons a second: they cost more the longer the outputs are.
+// At most five comparisons a second, and a tenth of the time: they cost more the longer the outputs are.
 function comparer(both) {
-  let at = 0;
+  let next = 0;
   return () => {
-    if (!both || performance.now() - at < 200) return;
+    const now = performance.now();
+    if (!both || now < next) return;
     compare(false);
-    at = performance.now();
+    next = performance.now() + Math.max(200, 9 * (performance.now() - now));
   };
 }
 
@@ -221,7 +222,7 @@ function showModel(list) {
   facts = { n_loop: 1, max_loops: 1, has_gate: false, ...m.gyre };
   $("model").replaceChildren(...list.data.map(({ id }) => element("option", {}, id)));
   $("model-box").hidden = list.data.length < 2;
-  $("about").textContent = `${m.id} · ${facts.family ?? "unknown family"} · ${facts.n_loop} loops${facts.has_gate ? ", exit gate" : ""} · context ${m.max_model_len} tokens`;
+  $("about").textContent = `${m.id} · ${facts.family ?? "unknown family"} · ${facts.n_loop} loops${facts.has_gate ? ", exit gate" : ""}${facts.has_chat_template === false ? ", no chat template" : ""} · context ${m.max_model_len} tokens`;
   for (const e of document.querySelectorAll("#run, [id^=curl-], [id^=python-]")) e.disabled = false;
   panes[0].settings.setModel(facts, "gate");
   panes[1].settings.setModel(facts, "fixed");

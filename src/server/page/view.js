@@ -88,6 +88,7 @@ export class Output {
     this.tokens = [];
     this.rest = ""; // text that came with no token: what was held back, at the end
     this.picked = -1;
+    this.isLate = false; // the box is to be scrolled before the next frame is drawn
     el("output").replaceChildren();
     el("depths").replaceChildren();
   }
@@ -108,11 +109,20 @@ export class Output {
     const t = { content, shown: thought + content, isThought: thought !== "", loops: choice.loops[0], gates: choice.gates?.[0] ?? [], id: choice.token_ids?.[0] };
     t.span = this.#span(t, this.tokens.length);
     this.tokens.push(t);
-    const box = this.el("output");
-    const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
-    box.append(t.span);
-    if (atEnd) box.scrollTop = box.scrollHeight;
+    this.el("output").append(t.span);
+    this.#keepEnd();
     return 1;
+  }
+
+  // Who reads at the end goes on reading there. Once a frame: each look at a height lays the whole box out.
+  #keepEnd() {
+    if (this.isLate) return;
+    this.isLate = true;
+    requestAnimationFrame(() => {
+      const box = this.el("output");
+      if (box.scrollHeight - box.scrollTop - box.clientHeight < 200) box.scrollTop = box.scrollHeight;
+      this.isLate = false;
+    });
   }
 
   #span(t, i) {
@@ -149,6 +159,7 @@ export class Output {
     t.span.classList.add("picked");
     t.span.scrollIntoView({ block: "nearest" });
     this.show(i);
+    this.card.tell();
   }
 
   show(i) {
@@ -186,8 +197,10 @@ export function gateRows(gates) {
 }
 
 export class Card {
-  constructor(box) {
+  // told: where it is said to who does not see the card.
+  constructor(box, told) {
     this.box = box;
+    this.told = told;
     this.timer = 0;
     box.addEventListener("pointerenter", () => clearTimeout(this.timer));
     box.addEventListener("pointerleave", () => this.hideSoon());
@@ -196,12 +209,18 @@ export class Card {
   show(t, place) {
     clearTimeout(this.timer);
     const facts = [place, t.id === undefined ? "" : `id ${t.id}`, plural(t.loops, "loop"), t.differs ? "differs" : ""];
-    const parts = [element("p", {}, t.shown === "" ? "no text yet" : JSON.stringify(t.shown)), element("p", {}, facts.filter(Boolean).join(" · "))];
+    this.lines = [t.shown === "" ? "no text yet" : JSON.stringify(t.shown), facts.filter(Boolean).join(" · ")];
+    const parts = this.lines.map((line) => element("p", {}, line));
     if (t.gates.length) parts.push(this.#table(t));
     this.box.replaceChildren(...parts);
     this.box.hidden = false;
     this.token = t;
     this.follow();
+  }
+
+  tell() {
+    const gates = gateRows(this.token.gates).map(({ gate, left }, i) => `after loop ${i + 1} gate ${gate.toFixed(2)}, left ${left.toFixed(2)}`);
+    this.told.textContent = [...this.lines, ...gates].join("; ");
   }
 
   #table(t) {

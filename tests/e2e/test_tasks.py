@@ -1,0 +1,150 @@
+"""The tasks that the shipped model is trained on (tools/train/tasks.py): right answers, same draws, disjoint halves."""
+
+import os
+import pathlib
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+TRAIN = pathlib.Path(__file__).resolve().parents[2] / "tools" / "train"
+sys.path.insert(0, str(TRAIN))
+import tasks  # noqa: E402
+
+
+def solve(prompt):
+    """Answers by other means than the generators."""
+    if "+" in prompt:
+        return f"={sum(map(int, prompt.split('+')))}"
+    task, rest = prompt.split(" ", 1)
+    if task == "reverse":
+        return "= " + " ".join(reversed(rest.split()))
+    if task == "sort":
+        return "= " + " ".join(sorted(rest.split()))
+    if task == "close":
+        text = rest.replace(" ", "")
+        while (less := text.replace("()", "").replace("[]", "").replace("{}", "")) != text:
+            text = less
+        return "= " + " ".join({"(": ")", "[": "]", "{": "}"}[c] for c in reversed(text))
+    pairs, ask = rest.split("; ")
+    table = dict(p.split() for p in pairs.split(", "))
+    at, n = ask.split()
+    for _ in range(int(n)):
+        at = table[at]
+    return "= " + at
+
+
+def hardness(task, prompt, answer):
+    if task == "add":
+        return max(map(len, prompt.split("+")))
+    return int(prompt.split()[-1]) if task == "hops" else len(answer.split()) - 1
+
+
+@pytest.mark.parametrize("task", tasks.LEVELS)
+def test_answers(task):
+    rng = random.Random(11)
+    for d in range(tasks.LEVELS[task][0], tasks.LEVELS[task][1] + 1):
+        for _ in range(20):
+            prompt, answer = tasks.problem(rng, task, d)
+            assert solve(prompt) == answer
+            assert hardness(task, prompt, answer) == d or task == "add" and hardness(task, prompt, answer) < d
+
+
+@pytest.mark.parametrize("task", tasks.GRADES)
+def test_halves_are_disjoint(task):
+    """What training draws in bulk is in no test set; small spaces (sums of two digits) would show an overlap at once."""
+    rng = random.Random(3)
+    for d in tasks.GRADES[task][:2]:
+        test = dict(tasks.test_set(task, d, 50))
+        assert test and all(solve(p) == a for p, a in test.items())
+        assert not test.keys() & {tasks.problem(rng, task, d)[0] for _ in range(4000)}
+
+
+def test_sums_do_not_return_the_other_way_round():
+    drawn = {tuple(map(int, p.split("+"))) for p, _ in tasks.test_set("add", 1, 60)}
+    rng = random.Random(4)
+    trained = {tuple(map(int, tasks.problem(rng, "add", 1)[0].split("+"))) for _ in range(2000)}
+    assert drawn and not trained & (drawn | {(b, a) for a, b in drawn})
+
+
+def test_draws_depend_on_the_seed_alone():
+    code = "import tasks, random; r = random.Random('1 5'); print([tasks.problem(r, t, 4) for t in tasks.LEVELS for _ in range(9)])"
+    runs = [subprocess.run([sys.executable, "-c", code], cwd=TRAIN, env={**os.environ, "PYTHONHASHSEED": s}, capture_output=True,
+                           text=True, check=True).stdout for s in "19"]
+    assert runs[0] == runs[1] and len(runs[0]) > 500
+
+
+@pytest.mark.parametrize("output,want", [("=12", True), (" =12\n", True), ("=1 2", False), ("=123", False), ("12", False), ("", False)])
+def test_exact_match(output, want):
+    assert tasks.right(output, "=12") is want
+
+
+# ---- rows of training (tools/train/data.py) --------------------------------------------------------------------------
+
+
+class Words:
+    """Stands for the text archive, which is not in the tree."""
+
+    define = [("apple", "noun: a fruit"), ("to run", "verb: move fast")]
+    text = [np.array([72, 105, 46] * 30), np.array([70, 71])]
+
+
+@pytest.fixture(scope="module")
+def rows():
+    data = pytest.importorskip("data")
+    tok = pytest.importorskip("tokenizers").Tokenizer.from_file(str(TRAIN.parents[1] / "models" / "demo" / "tokenizer.json"))
+    return data, tok, lambda seed, n: data.batch_of(tok, Words, seed, n, 24, 256)
+
+
+def test_rows_depend_on_seed_and_number_alone(rows):
+    _, _, batch = rows
+    first, other, third = batch(1, 2000), batch(1, 2001), batch(2, 2000)
+    assert all((a == b).all() for a, b in zip(first, batch(1, 2000)))
+    assert (first[0] != other[0]).any() and (first[0] != third[0]).any()
+
+
+def spans(marks):
+    """[begin, end) of runs of True."""
+    edge = [i for i in range(1, len(marks)) if marks[i] != marks[i - 1]]
+    edge = ([0] if marks[0] else []) + edge + ([len(marks)] if marks[-1] else [])
+    return list(zip(edge[::2], edge[1::2]))
+
+
+def test_task_answers_in_rows_are_right_and_of_the_training_half(rows):
+    """Each answer span ends its document or turn, is right, is generated, and nothing before it in the document counts."""
+    data, tok, batch = rows
+    ids, flags, doc = batch(5, 3000)
+    tests = {p for t, ds in tasks.GRADES.items() for d in ds for p in dict(tasks.test_set(t, d, 40))}
+    found = 0
+    for row in range(len(ids)):
+        for n in range(1, doc[row].max() + 1):
+            here = doc[row] == n
+            mine, marks = ids[row][here], flags[row][here]
+            assert not marks[0] & data.LOSS
+            if (marks & data.TASK).any() and mine[0] != data.START:
+                ((begin, end),) = spans((marks & data.TASK) > 0)
+                prompt, answer = tok.decode(mine[:begin].tolist()), tok.decode(mine[begin : end - 1].tolist())
+                assert end == len(mine) and mine[-1] == data.END and (marks[begin:] == data.LOSS | data.MADE | data.TASK).all()
+                assert not marks[:begin].any() and solve(prompt) == answer and prompt not in tests
+                found += 1
+    assert found > 50
+
+
+def test_chats_count_answers_only_and_make_the_last_one(rows):
+    data, tok, batch = rows
+    ids, flags, doc = batch(6, 3000)
+    turns = 0
+    for row in range(len(ids)):
+        for n in range(1, doc[row].max() + 1):
+            mine, marks = ids[row][doc[row] == n].tolist(), flags[row][doc[row] == n]
+            if mine[0] != data.START:
+                continue
+            text = tok.decode(mine, skip_special_tokens=False)
+            answers = [part.split("<|im_end|>")[0] for part in text.split("<|im_start|>assistant\n")[1:]]
+            counted = spans((marks & data.LOSS) > 0)
+            assert [tok.decode(mine[a : b - 1]) for a, b in counted] == answers and all(mine[b - 1] == data.STOP for _, b in counted)
+            assert spans((marks & data.MADE) > 0) == counted[-1:]
+            turns += len(answers)
+    assert turns > 20

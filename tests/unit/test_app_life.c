@@ -50,6 +50,7 @@ struct gyre {
 static gyre fake_handle;
 static const gyre_info fake_info = {.family = "fake",
                                     .dtype = "f32",
+                                    .weights = "auto",
                                     .backend = "none",
                                     .n_vocab = 256,
                                     .n_loop = 4,

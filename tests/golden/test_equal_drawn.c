@@ -477,38 +477,45 @@ static void run(gold_env *env, const gold_setup *s, int waits, gold_result *res)
     gy_grammar_vocab_destroy(w.vocab);
 }
 
-static void on_both(const char *model, gy_dtype act, int records, int waits, gold_result *host, gold_result *own) {
+typedef struct way {
+    int records, waits, refuses; /* refuses: once more, with every draw refused */
+} way;
+
+static void on_both(const char *model, gy_dtype act, way y, gold_result *host, gold_result *own) {
     gold_setup s = {.model = model, .backend = "ref", .act = act, .max_rows = 40, .patch = few_logits};
     gold_env env;
     gy_err err;
     char path[512];
     gold_open(&s, &env);
-    run(&env, &s, waits, host);
+    run(&env, &s, y.waits, host);
     gold_close(&env);
     memset(&seen, 0, sizeof seen);
-    env = (gold_env){.be = own_create(act, records)};
+    env = (gold_env){.be = own_create(act, y.records)};
     snprintf(path, sizeof path, GY_SOURCE_DIR "/tests/golden/models/%s", model);
     if (gy_model_load(path, &(gy_model_load_opts){.be = env.be}, &err, &env.m) != GY_OK) fail_msg("%s", err.msg);
-    for (seen.refuse_all = 0; seen.refuse_all < 2; seen.refuse_all++, own += N_RES) run(&env, &s, waits, own);
+    for (seen.refuse_all = 0; seen.refuse_all <= y.refuses; seen.refuse_all++, own += N_RES)
+        run(&env, &s, y.waits, own);
     gold_close(&env);
 }
 
-/* Once as it is, once with every draw refused: then the host sampler judges each row by itself. */
+/* Once as it is, once with every draw refused: then the host sampler judges each row by itself. Where nothing waits, a
+ * refused token computes its sequence again: on one model. */
 static void on_models(int records, int waits) {
     static const char *const models[] = {"ouro-tiny", "huginn-tiny", "nanbeige-tiny"};
     static gold_result host[N_RES], own[2 * N_RES];
     char why[256];
     for (int i = 0; i < 6; i++) {
+        way y = {records, waits, waits || i == 1};
         if (records && (i % 2 == 0 || (waits && i == 5))) continue; /* what differs there, one dtype shows */
-        on_both(models[i / 2], i % 2 ? GY_BF16 : GY_F32, records, waits, host, own);
-        for (int k = 0; k < 2 * N_RES; k++)
+        on_both(models[i / 2], i % 2 ? GY_BF16 : GY_F32, y, host, own);
+        for (int k = 0; k < (1 + y.refuses) * N_RES; k++)
             if (gold_diff(&host[k % N_RES], &own[k], why, sizeof why))
                 fail_msg("%s, choice %d%s: %s", models[i / 2], k % N_RES, k < N_RES ? "" : " refused", why);
         for (int k = 0; k < N_RES; k++) assert_true(host[k].n > 0);
-        assert_true(seen.drawn > 200 && seen.refused > 100 && seen.patched > 200);
+        assert_true(seen.drawn > 200 && seen.patched > 100 && (!y.refuses || seen.refused > 100));
         assert_true(!waits || (seen.masked > 20 && seen.known > 20));
         assert_true(!records || seen.replayed > 50);
-        assert_true(waits || seen.fetched > 50);
+        assert_true(waits || seen.fetched > 30);
     }
 }
 

@@ -134,7 +134,7 @@ same() {
         prompts=()
         for k in 3 40 150 600; do prompts+=(--prompt-ids "$(seq -s, "$k" $((2 * k)))"); done
         for t in 0 1; do
-            GY_FUSE=$mask GY_LATE=$late timeout -k 1 40 "$in/gyre" run "$weights" --device cuda --dtype bf16 "${prompts[@]}" --max-tokens 40 \
+            GY_FUSE=$mask GY_LATE=$late timeout -k 1 40 "$in/gyre" run "$weights" --device cuda --dtype bf16 "${prompts[@]}" --max-tokens 40 --kv-bytes 4G \
                 --ignore-eos --seed 7 --temperature $t >"$out/same_${name}_$t.txt" 2>"$out/same_${name}_$t.err" || echo "same, $name: rc $?"
         done &
     done

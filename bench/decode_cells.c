@@ -33,6 +33,7 @@ static double weight_elems(const gy_weight *w) {
 
 static double weight_bytes(const gy_weight *w) {
     const double scales = w->n_part && w->part[0].scale ? 4.0 * w->n : 0;
+    if (gy_is_grouped(w->dtype)) return (double)gy_quant_bytes(w->dtype, w->n, w->k);
     return weight_elems(w) * (double)gy_dtype_bytes(w->dtype) + scales;
 }
 
@@ -245,15 +246,22 @@ static int number_after(const char *name, const char *what, int most) {
     return *end || v < 1 || v > most ? 0 : (int)v;
 }
 
-gy_status cell_run(rig *r, const char *name, int tokens, cell_result *out) {
+static gy_status cell_choose(rig *r, const char *name, int tokens, cell_result *out) {
     int n;
-    *out = (cell_result){0};
-    snprintf(out->name, sizeof out->name, "%s", name);
     if ((n = number_after(name, "decode-", 256))) return decode_cell(r, n, tokens, out);
     if ((n = number_after(name, "prefill-", RIG_MAX_PROMPT))) return prefill_cell(r, n, out);
     if ((n = number_after(name, "attn-", 64))) return attn_cell(r, n, out);
     return gy_err_set(&r->err, GY_E_ARG,
                       "--cells: found \"%.20s\", expected start, decode-N, prefill-N, attn-N, memory", name);
+}
+
+gy_status cell_run(rig *r, const char *name, int tokens, cell_result *out) {
+    *out = (cell_result){0};
+    snprintf(out->name, sizeof out->name, "%s", name);
+    const rig_watch w = rig_watch_begin();
+    const gy_status st = cell_choose(r, name, tokens, out);
+    out->others = rig_watch_others(&w);
+    return st;
 }
 
 static const char *act_name(const rig *r) {
@@ -266,16 +274,17 @@ void cell_print(const rig *r, const cell_result *c, int json) {
     if (json)
         printf("{\"what\":\"cell\",\"shape\":\"%s\",\"weights\":\"%s\",\"act\":\"%s\",\"cell\":\"%s\",\"rounds\":%d,"
                "\"best_ms\":%.3f,\"median_ms\":%.3f,\"bytes\":%.0f,\"flop\":%.0f,\"read_gbytes_per_s\":%.2f,"
-               "\"fma_gflop_per_s\":%.1f,\"bound\":\"%s\",\"share\":%.3f,\"share_best\":%.3f,\"goal\":%.2f}\n",
+               "\"fma_gflop_per_s\":%.1f,\"bound\":\"%s\",\"share\":%.3f,\"share_best\":%.3f,\"goal\":%.2f,\"others_"
+               "cores\":%.2f}\n",
                r->o.shape, gy_weight_form_name(r->o.weights), act_name(r), c->name, c->n_round, c->best_s * 1e3,
                c->median_s * 1e3, c->bytes, c->flop, c->read * 1e-9, c->fma * 1e-9, by_bytes ? "bytes" : "arithmetic",
-               c->share, c->share_best, c->goal);
+               c->share, c->share_best, c->goal, c->others);
     else
         printf("%-12s %.2f ms (median %.2f); %.3f GB, %.1f GFLOP: %.2f ms by %s at %.1f GB/s, %.0f GFLOP/s; %.1f %% "
-               "(of the best %.1f %%), goal %.0f %%\n",
+               "(of the best %.1f %%), goal %.0f %%; others had %.2f cores\n",
                c->name, c->best_s * 1e3, c->median_s * 1e3, c->bytes * 1e-9, c->flop * 1e-9, need * 1e3,
                by_bytes ? "bytes" : "arithmetic", c->read * 1e-9, c->fma * 1e-9, 100 * c->share, 100 * c->share_best,
-               100 * c->goal);
+               100 * c->goal, c->others);
     fflush(stdout);
 }
 
@@ -284,11 +293,12 @@ void cell_print_table(const rig *r, const cell_result *c, int n) {
          "the "
          "best | goal |\n|---|---|---|---|---|---|---|---|---|---|---|");
     for (int i = 0; i < n; i++, c++)
-        printf("| %s | %s, %s | %s | %.2f (%.2f) | %.1f | %.1f | %.1f, %.0f | %s | **%.0f %%** | %.0f %% | %.0f %% |\n",
+        printf("| %s | %s, %s | %s | %.2f (%.2f) | %.1f | %.1f | %.1f, %.0f | %s | **%.0f %%** | %.0f %% | %.0f %% | "
+               "%.2f |\n",
                r->o.shape, gy_weight_form_name(r->o.weights), act_name(r), c->name, c->best_s * 1e3, c->median_s * 1e3,
                c->bytes / c->median_s * 1e-9, c->flop / c->median_s * 1e-9, c->read * 1e-9, c->fma * 1e-9,
                c->bytes / c->read > c->flop / c->fma ? "bytes" : "arithmetic", 100 * c->share, 100 * c->share_best,
-               100 * c->goal);
+               100 * c->goal, c->others);
 }
 
 /* Where a round went, and what it would take if each operation took as long as its shortest call: close to what a quiet

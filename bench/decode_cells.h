@@ -15,6 +15,7 @@ typedef struct cell_result {
     double share;            /* median of rounds: the larger bound over the time */
     double share_best;       /* the shortest round against the best bandwidth seen */
     double goal;             /* of share; 0: none was set */
+    double others;           /* cores that other processes took meanwhile */
 } cell_result;
 
 /* The model must be open. name: decode-N, prefill-N, attn-N. GY_E_ARG for another one. */

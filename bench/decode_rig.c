@@ -7,9 +7,11 @@
 #include "ceiling.h"
 #include "model/synth.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,6 +42,30 @@ void rig_load_average(char out[64]) {
     if (!f || !fgets(out, 64, f)) strcpy(out, "unknown");
     if (f) fclose(f);
     out[strcspn(out, "\n")] = '\0';
+}
+
+/* Seconds of all processors that were not idle: fields 1 to 3 and 6 to 8 of the first line (man 5 proc). */
+static double busy_seconds(void) {
+    double v[8] = {0};
+    FILE *f = fopen("/proc/stat", "r");
+    if (!f) return NAN;
+    const int n = fscanf(f, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7);
+    fclose(f);
+    return n < 8 ? NAN : (v[0] + v[1] + v[2] + v[5] + v[6] + v[7]) / (double)sysconf(_SC_CLK_TCK);
+}
+
+rig_watch rig_watch_begin(void) {
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (rig_watch){.busy_s = busy_seconds(),
+                       .own_s = (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+                                (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6,
+                       .ns = gy_clock_ns()};
+}
+
+double rig_watch_others(const rig_watch *w) {
+    const rig_watch now = rig_watch_begin();
+    return (now.busy_s - w->busy_s - (now.own_s - w->own_s)) / ((double)(now.ns - w->ns) * 1e-9);
 }
 
 static void memory_note(rig *r) {
@@ -102,7 +128,7 @@ double rig_probe(rig *r) {
 gy_status rig_init(rig *r, const rig_options *o) {
     *r = (rig){.o = *o};
     GY_TRY(checkpoint_make(o, &r->err));
-    if (gy_team_create(o->n_thread, 1, &r->team) < 0) return gy_err_set(&r->err, GY_E_NOMEM, "cannot start threads");
+    if (gy_team_create(o->n_thread, 0, &r->team) < 0) return gy_err_set(&r->err, GY_E_NOMEM, "cannot start threads");
     r->room = gy_mem_map_pages(GY_MEM_BASE, ROOM_BYTES);
     if (!r->room) return gy_err_set(&r->err, GY_E_NOMEM, "no memory to measure read bandwidth");
     memset(r->room, 1, ROOM_BYTES); /* before this all pages are one page of zeros */
@@ -135,10 +161,8 @@ gy_status rig_model_open(rig *r, int32_t max_len) {
     gy_backend *inner = NULL;
     GY_TRY(gy_model_read_desc(r->o.dir, &r->err, &d));
     const gy_engine_opts eo = engine_opts(r, &d, 1, max_len);
-    gy_cpu_opts co = {.act = r->o.act,
-                      .n_thread = r->o.n_thread,
-                      .pin = 1,
-                      .limits = gy_loop_limits(&d, eo.sched.max_rows, eo.max_len)};
+    gy_cpu_opts co = {
+        .act = r->o.act, .n_thread = r->o.n_thread, .limits = gy_loop_limits(&d, eo.sched.max_rows, eo.max_len)};
     GY_TRY(gy_backend_cpu_create(&co, &r->err, &inner));
     r->be = inner;
     if (r->o.split) {

@@ -29,7 +29,7 @@ typedef struct rig_round {
 
 typedef struct rig {
     rig_options o;
-    gy_team *team; /* for the ceilings, pinned like the backend's own */
+    gy_team *team; /* for the ceilings; not pinned, as those of gyre are not */
     char *room;    /* memory that probes read */
     size_t room_at;
     double fma;          /* flop/s */
@@ -60,5 +60,14 @@ gy_status rig_generate(rig *r, int n_seq, int n_prompt, int n_tok);
 size_t rig_status_bytes(const char *field); /* a line of /proc/self/status in bytes, 0 if it is not there */
 int rig_peak_reset(void);                   /* forgets VmHWM; 0 on success */
 void rig_load_average(char out[64]);
+
+/* What other processes (and, in a virtual machine, other guests) took of the processors since begin, in cores: near 0,
+ * or the figures between are not the machine's. NAN where /proc does not say. */
+typedef struct rig_watch {
+    double busy_s, own_s;
+    int64_t ns;
+} rig_watch;
+rig_watch rig_watch_begin(void);
+double rig_watch_others(const rig_watch *w);
 
 #endif

@@ -32,7 +32,8 @@ static void timed_linear(gy_backend *be, const gy_linear_args *a) {
     int64_t t0 = gy_clock_ns();
     t->inner->ops->linear(t->inner, a);
     timed_entry *e = add(t, "linear", a->w->n, a->w->k, gy_clock_ns() - t0);
-    e->weight_bytes += (double)a->w->n * a->w->k * (double)gy_dtype_bytes(a->w->dtype);
+    e->weight_bytes += (gy_is_grouped(a->w->dtype) ? (double)gy_quant_bytes(a->w->dtype, a->w->n, a->w->k)
+                                                   : (double)a->w->n * a->w->k * (double)gy_dtype_bytes(a->w->dtype));
 }
 
 #define TIMED_OP(op, args)                                                                                             \

@@ -159,11 +159,17 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
     int (*should_stop)(void *user);
     void *should_stop_user;
 
-    /* What weight matrices are held in: "auto" (as the file has them; default), "bf16", or 8 bits with a scale for each
-     * row, made while loading: "fp8" (E4M3), "int8". 8 bits change results; docs/quantised.md says by how much. The
-     * embedding, norms and the exit gate are never in 8 bits, the LM head only with weights_head. */
+    /* What weight matrices are held in: "auto" (as the file has them; default), "bf16", or in fewer bits, made while
+     * loading: "fp8" (E4M3, a scale for each row), "int8" and "int4" (groups of 32 with a scale each, and integer
+     * products: inputs are rounded to 8 bits too). They change results; docs/quantised.md says by how much. The
+     * embedding, norms and the exit gate stay as they are, the LM head too without weights_head. */
     const char *weights;
     int32_t weights_head; /* 1: the head too; 0 (default) */
+
+    /* Whether the processor's products read weights from copies made while loading, which is faster, or where the files
+     * are mapped: "auto" (copies where they take at most half of the free memory; default), "on", "off". Results are
+     * the same. Copies take the room of the weights in memory of the process; pages of the files are then not kept. */
+    const char *pack;
 } gyre_options;
 
 GYRE_API void gyre_options_default(gyre_options *o, size_t size); /* size: sizeof *o */

@@ -218,7 +218,7 @@ def llama_side(a):
 
 def gyre_turn(a, seed):
     cmd = [GYRE, "bench", "engine", MODEL, "--workload", "burst", "--concurrency", "1", "--in", str(a.prompt), "--out", str(a.out + 1)]
-    cmd += ["--repeat", "1", "--warmup", "1", "--max-seqs", "1", "--seed", str(seed), "--threads", str(a.threads), "--json", "-"]
+    cmd += ["--repeat", "1", "--warmup", "0", "--max-seqs", "1", "--seed", str(seed), "--threads", str(a.threads), "--json", "-"]
     out = subprocess.run(cmd + FORMS[a.form] + a.gyre_args.split(), check=True, capture_output=True, text=True).stdout
     r = json.loads(out)
     repeat = r["series"][0]["median"]
@@ -233,10 +233,13 @@ def llama_turn(a, seed):
 
 
 def run(a):
+    """gyre without a warm-up: its prompt pays for mapping the checkpoint's pages, llama.cpp's does not."""
     ours, theirs = [], []
     for turn in range(a.turns):
         ours.append(gyre_turn(a, turn + 1))
         theirs.append(llama_turn(a, turn + 1))
+        if a.json:
+            print(json.dumps({"what": "turn", "form": a.form, "threads": a.threads, "ours": ours[-1], "theirs": theirs[-1]}), flush=True)
     if not a.json:
         print("| form | what | gyre, ms: median (best) | llama.cpp | ratio | tok/s: gyre, llama.cpp |\n|---|---|---|---|---|---|")
     for key, n_tok in (("prefill_ms", a.prompt), ("decode_ms", 1)):

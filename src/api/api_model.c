@@ -102,16 +102,31 @@ fail:
 
 gy_status gy_api_model_set_weights(gy_api_model *m, const char *weights, int quant_head, gy_err *err) {
     if (gy_weight_form_parse(weights, &m->form) < 0)
-        return gy_err_set(err, GY_E_ARG, "weights: found '%.40s', expected auto, bf16, fp8 or int8", weights);
+        return gy_err_set(err, GY_E_ARG, "weights: found '%.40s', expected auto, bf16, fp8, int8 or int4", weights);
     if (quant_head && m->form < GY_WEIGHTS_FP8)
-        return gy_err_set(err, GY_E_ARG, "weights_head: found with weights %s, expected fp8 or int8", weights);
+        return gy_err_set(err, GY_E_ARG, "weights_head: found with weights %s, expected fp8, int8 or int4", weights);
     m->quant_head = quant_head;
+    return GY_OK;
+}
+
+gy_status gy_api_model_set_pack(gy_api_model *m, const char *pack, gy_err *err) {
+    if (gy_pack_parse(pack, &m->pack) < 0)
+        return gy_err_set(err, GY_E_ARG, "pack: found '%.40s', expected auto, on or off", pack);
+    return GY_OK;
+}
+
+gy_status gy_api_model_settle_pack(gy_api_model *m, size_t have, gy_err *err) {
+    size_t weights;
+    if (m->pack != GY_PACK_AUTO) return GY_OK;
+    GY_TRY(gy_model_device_bytes(m->dir, m->act, m->form, m->quant_head, err, &weights));
+    m->pack = weights <= have / 2 ? GY_PACK_ON : GY_PACK_OFF;
     return GY_OK;
 }
 
 gy_status gy_api_model_left(const gy_api_model *m, size_t have, gy_err *err, size_t *out) {
     size_t weights = 0;
-    if (m->form >= GY_WEIGHTS_FP8) GY_TRY(gy_model_device_bytes(m->dir, m->act, m->form, m->quant_head, err, &weights));
+    if (m->form >= GY_WEIGHTS_FP8 || m->pack == GY_PACK_ON)
+        GY_TRY(gy_model_device_bytes(m->dir, m->act, m->form, m->quant_head, err, &weights));
     *out = !have ? 0 : have > weights ? have - weights : 1;
     return GY_OK;
 }
@@ -151,6 +166,7 @@ gy_status gy_api_model_load(gy_api_model *m, const gy_api_load_opts *o, gy_err *
     gy_model_load_opts lo = {.be = m->be,
                              .form = m->form,
                              .quant_head = m->quant_head,
+                             .pack = m->pack,
                              .progress = o->progress,
                              .progress_arg = o->progress_arg};
     return gy_model_load(m->dir, &lo, err, &m->model);

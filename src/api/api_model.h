@@ -24,6 +24,7 @@ typedef struct gy_api_model {
     char act_why[160]; /* "100 % of the weight bytes are BF16" */
     gy_weight_form form;
     int quant_head; /* model.h */
+    gy_pack pack;
     gy_backend *be;
     gy_model *model;
 } gy_api_model;
@@ -42,10 +43,13 @@ typedef struct gy_api_load_opts {
 /* dtype: "auto", "f32", "bf16". Without want_tok there is no tokenizer and there are no eos. Cheap: reads no weights.
  * Nothing stays open on failure. */
 gy_status gy_api_model_open(gy_api_model *m, const char *dir, const char *dtype, int want_tok, gy_err *err);
-/* Of an open one, before it is loaded. weights: "auto", "bf16", "fp8", "int8". */
+/* Of an open one, before it is loaded. weights: "auto", "bf16", "fp8", "int8", "int4". */
 gy_status gy_api_model_set_weights(gy_api_model *m, const char *weights, int quant_head, gy_err *err);
-/* What of `have` free bytes of the host (0: unknown) is left when weights in 8 bits have been made; others stay where
- * they are mapped. At least 1 where it is known. */
+gy_status gy_api_model_set_pack(gy_api_model *m, const char *pack, gy_err *err); /* "auto", "on", "off" */
+/* "auto" becomes "on" or "off", for a process that may take `have` bytes of the host (0: unknown). */
+gy_status gy_api_model_settle_pack(gy_api_model *m, size_t have, gy_err *err);
+/* What of `have` free bytes of the host (0: unknown) is left when weights in 8 bits or, with pack on, copies have been
+ * made; others stay where they are mapped. At least 1 where it is known. */
 gy_status gy_api_model_left(const gy_api_model *m, size_t have, gy_err *err, size_t *out);
 /* The backend alone: for a process that computes nothing itself. */
 gy_status gy_api_model_open_backend(gy_api_model *m, const gy_api_load_opts *o, gy_err *err);

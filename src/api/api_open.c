@@ -61,6 +61,7 @@ void gyre_options_default(gyre_options *o, size_t size) {
     gyre_options d = {.size = size < sizeof d ? size : sizeof d,
                       .dtype = "auto",
                       .weights = "auto",
+                      .pack = "auto",
                       .backend = "auto",
                       .max_rows = e.sched.max_rows,
                       .max_seqs = e.sched.max_seqs,
@@ -101,6 +102,7 @@ static gy_status complete(const gyre_options *o, gy_err *err, gyre_options *full
     if (o) memcpy(full, o, o->size);
     if (!full->dtype) full->dtype = d.dtype;
     if (!full->weights) full->weights = d.weights;
+    if (!full->pack) full->pack = d.pack;
     if (!full->backend) full->backend = d.backend;
     if (!full->kv_layout) full->kv_layout = d.kv_layout;
     if (!full->policy) full->policy = d.policy;
@@ -233,6 +235,7 @@ static gy_status open_all(gyre *g, const char *dir, const gyre_options *o, gy_er
     int has_peers = gy_api_wants_peers(&full); /* then no weights are needed here, and no memory for KV */
     GY_TRY(gy_api_model_open(&g->m, dir, has_peers ? "f32" : full.dtype, 1, err));
     if (!has_peers) GY_TRY(gy_api_model_set_weights(&g->m, full.weights, full.weights_head != 0, err));
+    if (!has_peers) GY_TRY(gy_api_model_set_pack(&g->m, full.pack, err));
     int64_t n_worker = (int64_t)full.prefill + full.decode + full.hybrid;
     if (!has_peers) GY_TRY(choose_max_len(g, full.backend, n_worker > 0 ? n_worker : 1, &e, err));
     GY_TRY(open_queues(g, &full, err));

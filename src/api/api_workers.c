@@ -46,6 +46,7 @@ static void put_engine(command *c, const gy_api_model *m, const gy_engine_opts *
     flag(c, "--dtype", m->act == GY_BF16 ? "bf16" : "f32");
     if (m->form != GY_WEIGHTS_AS_FILE) flag(c, "--weights", gy_weight_form_name(m->form));
     if (m->quant_head) word(c, "--weights-head");
+    flag(c, "--pack", gy_pack_name(m->pack));
     flag(c, "--backend", !strcmp(m->be->ops->name, "ref") ? "ref" : "cpu");
     flag_int(c, "--max-rows", e->sched.max_rows);
     flag_int(c, "--max-seqs", e->sched.max_seqs);
@@ -262,10 +263,11 @@ static gy_status check_counts(const gyre_options *o, gy_err *err) {
     return gy_xfer_limits_check(&l, err);
 }
 
-static gy_status plan_pool(const gy_api_model *m, const gyre_options *o, gy_engine_opts *e, gy_err *err,
+static gy_status plan_pool(gy_api_model *m, const gyre_options *o, gy_engine_opts *e, gy_err *err,
                            gy_engine_plan *out) {
     size_t share = e->kv_blocks || e->kv_bytes ? 0 : gy_mem_available() / (size_t)n_worker(o);
     gy_engine_plan fixed;
+    GY_TRY(gy_api_model_settle_pack(m, gy_mem_available() / (size_t)n_worker(o), err));
     GY_TRY(gy_api_model_left(m, share, err, &share)); /* each worker holds weights of its own */
     e->max_handoff = MAX_HANDOFF;
     GY_TRY(gy_engine_make_plan(&m->d, m->act, e, share, err, out));

@@ -16,6 +16,7 @@
 
 static pthread_once_t cpu_once = PTHREAD_ONCE_INIT;
 static uint32_t cpu_found;
+static int cpu_is_amd;
 static char cpu_model[64] = "unknown";
 static _Atomic uint32_t cpu_mask = ~(uint32_t)0;
 
@@ -61,6 +62,11 @@ static uint32_t cpu_detect(void) {
     return f;
 }
 
+static int cpu_vendor_is_amd(void) {
+    uint32_t a, w[3];
+    return __get_cpuid(0, &a, &w[0], &w[2], &w[1]) && memcmp(w, "AuthenticAMD", sizeof w) == 0;
+}
+
 /* The brand string, 48 bytes in three leaves, padded with blanks on either side. */
 static void cpu_read_model(void) {
     uint32_t w[12], top = __get_cpuid_max(0x80000000u, NULL);
@@ -81,15 +87,22 @@ static uint32_t cpu_detect(void) {
     return GY_CPU_NEON; /* part of the base architecture */
 }
 static void cpu_read_model(void) {}
+static int cpu_vendor_is_amd(void) {
+    return 0;
+}
 #else
 static uint32_t cpu_detect(void) {
     return 0;
 }
 static void cpu_read_model(void) {}
+static int cpu_vendor_is_amd(void) {
+    return 0;
+}
 #endif
 
 static void cpu_find(void) {
     cpu_found = cpu_detect();
+    cpu_is_amd = cpu_vendor_is_amd();
     cpu_read_model();
 }
 
@@ -100,6 +113,11 @@ uint32_t gy_cpu_features(void) {
 
 void gy_cpu_set_mask(uint32_t mask) {
     atomic_store(&cpu_mask, mask);
+}
+
+int gy_cpu_has_fast_bf16_dot(void) {
+    pthread_once(&cpu_once, cpu_find);
+    return cpu_is_amd;
 }
 
 const char *gy_cpu_model(void) {

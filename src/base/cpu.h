@@ -15,8 +15,11 @@ enum {
 
 uint32_t gy_cpu_features(void);      /* found & mask; the OS must have enabled the registers (XGETBV) */
 void gy_cpu_set_mask(uint32_t mask); /* default ~0u; takes effect for backends created afterwards */
-const char *gy_cpu_model(void);      /* static string, "unknown" where the system does not say */
-int gy_cpu_count_physical(void);     /* physical cores that this process may run on (affinity, SMT), >= 1 */
+/* AVX512_BF16's dot product does twice the work of f32 multiply-adds (AMD), not half of it (Intel's own: deps.md 2). By
+ * vendor, not by a measurement: what decides an order of sums may not depend on the load of the machine. */
+int gy_cpu_has_fast_bf16_dot(void);
+const char *gy_cpu_model(void);  /* static string, "unknown" where the system does not say */
+int gy_cpu_count_physical(void); /* physical cores that this process may run on (affinity, SMT), >= 1 */
 int gy_cpu_parse_mask(const char *names, uint32_t *mask_out); /* "avx2,avx512" -> bits; -1 for an unknown name */
 int gy_cpu_format(uint32_t features, char *buf, int cap);     /* "avx2 avx512 ..."; returns the length */
 

@@ -1,8 +1,11 @@
 /* Read-only mapping and bounded reading of files, and path joining. Writing belongs to whoever has a format (npy.c). */
 #include "base/file.h"
 
+#include "base/mem.h"
+
 #include <errno.h>
 #include <fcntl.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -51,6 +54,13 @@ gy_status gy_map_open(const char *path, gy_err *err, gy_map *out) {
 void gy_map_close(gy_map *m) {
     if (m->data) munmap((void *)(uintptr_t)m->data, m->size);
     *m = (gy_map){0};
+}
+
+/* Pages that lie wholly inside: the others hold neighbours too. */
+void gy_map_drop(const void *p, size_t bytes) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = GY_ALIGN_UP((uintptr_t)p, page);
+    uintptr_t end = ((uintptr_t)p + bytes) / page * page;
+    if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
 }
 
 /* Appends until the end or until more than max_bytes came. Returns 0 or an errno. */

@@ -59,9 +59,10 @@ const char *gy_cli_weights(const gy_args *a) {
 
 static gy_status set_weights(gy_cli_model *m, const gy_args *a, gy_err *err) {
     gy_status st = gy_api_model_set_weights(m, gy_cli_weights(a), a->weights_head, err);
+    m->pack = (gy_pack)a->pack;
     if (st >= 0) return st;
     gy_api_model_close(m);
-    return gy_err_set(err, GY_E_ARG, "--weights-head: found without --weights fp8 or int8");
+    return gy_err_set(err, GY_E_ARG, "--weights-head: found without --weights fp8, int8 or int4");
 }
 
 gy_status gy_cli_model_open(gy_cli_model *m, const char *dir, const gy_args *a, int want_tok, gy_err *err) {

@@ -109,6 +109,7 @@ static gy_status check_theirs(const gy_args *a, gy_err *err) {
                                          "dtype",
                                          "weights",
                                          "weights-head",
+                                         "pack",
                                          "threads",
                                          "backend",
                                          "max-rows",

@@ -32,8 +32,9 @@ typedef struct loader {
     const gy_model_load_opts *o;
     const gy_tensor_info *embed;
     size_t done, total;
-    void *whole;        /* backend memory of the weight whose parts are being copied */
-    float *whole_scale; /* and of their scales */
+    size_t to_pack, unpacked; /* bytes of matrices to prepare; of those for which no form was made */
+    void *whole;              /* backend memory of the weight whose parts are being copied */
+    float *whole_scale;       /* and of their scales */
     gy_err *err;
 } loader;
 
@@ -140,8 +141,26 @@ static gy_status load_vec(loader *l, const gy_tensor_info *t, void **out) {
     return GY_OK;
 }
 
-static const char *const form_names[] = {
-    [GY_WEIGHTS_AS_FILE] = "auto", [GY_WEIGHTS_BF16] = "bf16", [GY_WEIGHTS_FP8] = "fp8", [GY_WEIGHTS_INT8] = "int8"};
+static const char *const pack_names[] = {[GY_PACK_AUTO] = "auto", [GY_PACK_ON] = "on", [GY_PACK_OFF] = "off"};
+
+const char *gy_pack_name(gy_pack p) {
+    return pack_names[p];
+}
+
+int gy_pack_parse(const char *name, gy_pack *out) {
+    for (size_t i = 0; i < sizeof pack_names / sizeof *pack_names; i++) {
+        if (strcmp(name, pack_names[i]) != 0) continue;
+        *out = (gy_pack)i;
+        return 0;
+    }
+    return -1;
+}
+
+static const char *const form_names[] = {[GY_WEIGHTS_AS_FILE] = "auto",
+                                         [GY_WEIGHTS_BF16] = "bf16",
+                                         [GY_WEIGHTS_FP8] = "fp8",
+                                         [GY_WEIGHTS_INT8] = "int8",
+                                         [GY_WEIGHTS_INT4] = "int4"};
 
 const char *gy_weight_form_name(gy_weight_form f) {
     return form_names[f];
@@ -156,11 +175,14 @@ int gy_weight_form_parse(const char *name, gy_weight_form *out) {
     return -1;
 }
 
+static gy_dtype quant_type(gy_weight_form form) {
+    return form == GY_WEIGHTS_FP8 ? GY_F8_E4M3 : form == GY_WEIGHTS_INT8 ? GY_Q8 : GY_Q4;
+}
+
 /* What a matrix of this role is held in. */
 static gy_dtype held_type(gy_dtype file, gy_dtype act, gy_weight_form form, int quant_head, gy_role role) {
     int stays = role == GY_ROLE_EMBED || (role == GY_ROLE_HEAD && !quant_head);
-    if (!stays && form == GY_WEIGHTS_FP8) return GY_F8_E4M3;
-    if (!stays && form == GY_WEIGHTS_INT8) return GY_I8;
+    if (!stays && form >= GY_WEIGHTS_FP8) return quant_type(form);
     return act == GY_BF16 || form == GY_WEIGHTS_BF16 ? GY_BF16 : file;
 }
 
@@ -168,12 +190,13 @@ static gy_dtype held_type(gy_dtype file, gy_dtype act, gy_weight_form form, int 
 typedef struct quant_task {
     const gy_tensor_info *t;
     gy_dtype to;
-    uint8_t *q;
-    float *scale;
-    int64_t row0, n_row; /* of the tensor, to q and scale */
+    uint8_t *q;          /* by rows: the first one's place; in groups: the whole matrix */
+    float *scale;        /* by rows */
+    int64_t lane0;       /* in groups: the first row's number there */
+    int64_t row0, n_row; /* of the tensor */
     atomic_llong bad;    /* a row that holds what is not finite, or -1 */
 } quant_task;
-enum { QUANT_ROWS = 16, QUANT_PIECE = 4096 }; /* of an item; of a piece */
+enum { QUANT_ROWS = GY_PANEL, QUANT_PIECE = 4096 }; /* of an item; of a piece */
 
 static void quant_item(void *arg, int32_t item, int member) {
     quant_task *q = arg;
@@ -182,7 +205,9 @@ static void quant_item(void *arg, int32_t item, int member) {
     (void)member;
     for (int64_t r = (int64_t)item * QUANT_ROWS; r < end && r < q->n_row; r++) {
         const char *row = (const char *)q->t->data + (size_t)(q->row0 + r) * row_bytes;
-        if (gy_quant_row(q->q + r * k, q->scale + r, q->to, row, q->t->dtype, (size_t)k)) q->bad = q->row0 + r;
+        int bad = gy_is_grouped(q->to) ? gy_quant_groups_row(q->q, q->to, q->lane0 + r, row, q->t->dtype, (size_t)k)
+                                       : gy_quant_row(q->q + r * k, q->scale + r, row, q->t->dtype, (size_t)k);
+        if (bad) q->bad = q->row0 + r;
     }
 }
 
@@ -191,9 +216,22 @@ static gy_status quant_piece(loader *l, quant_task *q) {
     be->ops->parallel(be, (int32_t)((q->n_row + QUANT_ROWS - 1) / QUANT_ROWS), quant_item, q);
     if (q->bad < 0) return GY_OK;
     return gy_err_set(l->err, GY_E_FORMAT,
-                      "%s: tensor \"%s\" row %lld holds a value that is not finite, which has no place in 8 bits; use "
+                      "%s: tensor \"%s\" row %lld holds a value that is not finite, which has no place in %s; use "
                       "--weights auto",
-                      q->t->file, q->t->name, (long long)atomic_load(&q->bad));
+                      q->t->file, q->t->name, (long long)atomic_load(&q->bad), gy_weight_form_name(l->o->form));
+}
+
+/* All rows of t in groups, as rows n0 .. of the matrix at dst: host memory. */
+static gy_status group_into(loader *l, uint8_t *dst, int64_t n0, gy_dtype to, const gy_tensor_info *t) {
+    int64_t n = t->shape[0], k = t->shape[1];
+    GY_CHECK(l->m->be->is_host);
+    for (int64_t r = 0; r < n; r += QUANT_PIECE) {
+        int64_t len = n - r < QUANT_PIECE ? n - r : QUANT_PIECE;
+        quant_task q = {.t = t, .to = to, .q = dst, .lane0 = n0 + r, .row0 = r, .n_row = len, .bad = -1};
+        GY_TRY(quant_piece(l, &q));
+        note_progress(l, (size_t)(len * k) * gy_dtype_bytes(t->dtype));
+    }
+    return GY_OK;
 }
 
 /* All rows of t to dst and scale, memory of the backend; through host buffers where that is not the host's. */
@@ -223,16 +261,22 @@ static gy_status quant_into(loader *l, uint8_t *dst, float *scale, gy_dtype to, 
     return st;
 }
 
+static size_t matrix_bytes(gy_dtype t, int64_t n, int64_t k) {
+    return gy_is_quant(t) ? gy_quant_bytes(t, n, k) : (size_t)n * (size_t)k * gy_dtype_bytes(t);
+}
+
 /* Memory for a matrix of n_all rows of k that is not used where it lies. */
 static gy_status take_whole(loader *l, const gy_tensor_info *t, gy_dtype want, int32_t n_all) {
-    size_t bytes = (size_t)n_all * (size_t)t->shape[1] * gy_dtype_bytes(want), scales = (size_t)n_all * sizeof(float);
+    size_t bytes = matrix_bytes(want, n_all, t->shape[1]), scales = (size_t)n_all * sizeof(float);
     if (!(l->whole = own_alloc(l, bytes))) return no_memory(l, t->name, bytes);
-    if (gy_is_quant(want) && !(l->whole_scale = own_alloc(l, scales))) return no_memory(l, t->name, scales);
+    if (gy_is_grouped(want)) l->m->converted_bytes += bytes;
+    if (want == GY_F8_E4M3 && !(l->whole_scale = own_alloc(l, scales))) return no_memory(l, t->name, scales);
     return GY_OK;
 }
 
 /* t as rows w->n .. of what take_whole gave. */
 static gy_status copy_part(loader *l, const gy_tensor_info *t, gy_dtype want, const gy_weight *w) {
+    if (gy_is_grouped(want)) return group_into(l, l->whole, w->n, want, t);
     char *to = (char *)l->whole + (size_t)w->n * (size_t)t->shape[1] * gy_dtype_bytes(want);
     l->m->converted_bytes += n_elem(t) * gy_dtype_bytes(want);
     if (!gy_is_quant(want)) return convert_into(l, to, want, t, n_elem(t));
@@ -241,7 +285,7 @@ static gy_status copy_part(loader *l, const gy_tensor_info *t, gy_dtype want, co
 }
 
 /* The next row block of a weight matrix of n_all rows: where it lies if the backend can use it so, else a copy; copied
- * parts lie behind one another. */
+ * parts lie behind one another, and groups of all rows make one part. */
 static gy_status load_part(loader *l, gy_role role, const gy_tensor_info *t, gy_weight *w, int32_t n_all) {
     gy_model *m = l->m;
     gy_dtype want = held_type(t->dtype, m->be->act, l->o->form, l->o->quant_head, role);
@@ -253,7 +297,7 @@ static gy_status load_part(loader *l, gy_role role, const gy_tensor_info *t, gy_
         if (!w->n_part) GY_TRY(take_whole(l, t, want, n_all));
         GY_TRY(copy_part(l, t, want, w));
         data = (char *)l->whole + (size_t)w->n * (size_t)t->shape[1] * gy_dtype_bytes(want);
-        if (gy_is_quant(want)) w->part[w->n_part].scale = l->whole_scale + w->n;
+        if (want == GY_F8_E4M3) w->part[w->n_part].scale = l->whole_scale + w->n;
     } else {
         m->mapped_bytes += t->bytes;
         note_progress(l, t->bytes);
@@ -262,6 +306,10 @@ static gy_status load_part(loader *l, gy_role role, const gy_tensor_info *t, gy_
     w->dtype = want;
     w->k = (int32_t)t->shape[1];
     w->n += n;
+    if (gy_is_grouped(want) && w->n_part) {
+        w->part[0].n += n;
+        return GY_OK;
+    }
     w->part[w->n_part].data = data;
     w->part[w->n_part].n = n;
     w->n_part++;
@@ -443,19 +491,86 @@ static void each_matrix(gy_model *m, void (*fn)(void *arg, gy_weight *w), void *
     fn(arg, &m->head);
 }
 
-static void prepare_one(void *arg, gy_weight *w) {
-    gy_model *m = arg;
-    m->own_bytes += m->be->ops->prepare(m->be, w, w == &m->head);
-}
-
 static void unprepare_one(void *arg, gy_weight *w) {
     gy_model *m = arg;
     m->be->ops->unprepare(m->be, w);
 }
 
-/* The backend learns which products will come. */
-static void prepare(gy_model *m) {
-    if (m->be->ops->prepare) each_matrix(m, prepare_one, m);
+static size_t part_bytes(const gy_weight *w, int ip) {
+    return (size_t)w->part[ip].n * (size_t)w->k * gy_dtype_bytes(w->dtype);
+}
+
+/* Of what products read by rows; quantised ones are made in a form for them, or stay rows. */
+static void sum_bytes(void *arg, gy_weight *w) {
+    if (gy_is_quant(w->dtype)) return;
+    for (int ip = 0; ip < w->n_part; ip++) *(size_t *)arg += part_bytes(w, ip);
+}
+
+/* A model's own copy; 0: p is none. */
+static int free_own(gy_model *m, const void *p) {
+    for (size_t i = 0; i < m->own->mem.len; i++) {
+        owned o = m->own->mem.data[i];
+        if (o.p != p) continue;
+        m->be->ops->free(m->be, o.p, o.bytes);
+        m->own->mem.data[i] = m->own->mem.data[--m->own->mem.len];
+        m->own_bytes -= o.bytes;
+        m->converted_bytes -= o.bytes;
+        return 1;
+    }
+    return 0;
+}
+
+/* The rows of a packed weight are not needed any more, but for an embedding, whose rows are looked up. Parts that were
+ * copied lie in one piece of memory. */
+static void drop_rows(gy_model *m, gy_weight *w) {
+    int is_own = 0;
+    if (w->part[0].data == m->embed.part[0].data) return;
+    for (int ip = 0; ip < w->n_part; ip++) {
+        is_own |= ip == 0 && free_own(m, w->part[ip].data);
+        if (!is_own) gy_map_drop(w->part[ip].data, part_bytes(w, ip));
+        if (!is_own) m->mapped_bytes -= part_bytes(w, ip);
+        w->part[ip].data = NULL;
+    }
+}
+
+static void prepare_one(void *arg, gy_weight *w) {
+    loader *l = arg;
+    gy_model *m = l->m;
+    size_t bytes = m->be->ops->prepare(m->be, w, w == &m->head), rows = 0;
+    sum_bytes(&rows, w);
+    m->packed_bytes += bytes;
+    m->own_bytes += bytes;
+    l->unpacked += bytes ? 0 : rows;
+    if (w->packed) drop_rows(m, w);
+    if (m->be->is_host) note_progress(l, rows);
+}
+
+/* On a host a second copy of all matrices is a matter of memory; a device only learns which products will come. */
+static int wants_prepare(loader *l, size_t bytes) {
+    gy_backend *be = l->m->be;
+    if (!be->ops->prepare) return 0;
+    if (!be->is_host || l->o->pack == GY_PACK_ON) return 1;
+    size_t available = l->o->pack == GY_PACK_AUTO ? be->ops->mem_available(be) : 0;
+    if (bytes <= available / 2) return 1;
+    gy_log(GY_LOG_INFO, "model", "weights are not packed", "pack=%s bytes=%zu available=%zu", gy_pack_name(l->o->pack),
+           bytes, available);
+    return 0;
+}
+
+/* Also moves the progress over tensors that were only looked at, so that it ends full. */
+static void plan_prepare(loader *l) {
+    size_t bytes = 0, left = l->total - l->done;
+    each_matrix(l->m, sum_bytes, &bytes);
+    l->to_pack = wants_prepare(l, bytes) ? bytes : 0;
+    if (l->m->be->is_host) l->total += l->to_pack;
+    note_progress(l, left);
+}
+
+static gy_status prepare(loader *l) {
+    if (l->to_pack) each_matrix(l->m, prepare_one, l);
+    if (!l->unpacked || l->o->pack != GY_PACK_ON || !l->m->be->is_host) return GY_OK;
+    return gy_err_set(l->err, GY_E_NOMEM, "pack: no memory for %zu bytes of %zu; use pack auto or off", l->unpacked,
+                      l->to_pack);
 }
 
 static void log_loaded(const gy_model *m, int64_t ns, int64_t prepare_ns) {
@@ -466,8 +581,9 @@ static void log_loaded(const gy_model *m, int64_t ns, int64_t prepare_ns) {
 }
 
 static gy_status check_form(const gy_model_load_opts *o, gy_err *err) {
-    gy_dtype t = o->form == GY_WEIGHTS_INT8 ? GY_I8 : GY_F8_E4M3;
-    if (o->form < GY_WEIGHTS_FP8 || (o->be->ops->weight_types >> t & 1)) return GY_OK;
+    gy_dtype t = quant_type(o->form);
+    int taken = (o->be->ops->weight_types >> t & 1) && (o->be->is_host || !gy_is_grouped(t)); /* packed on the host */
+    if (o->form < GY_WEIGHTS_FP8 || taken) return GY_OK;
     return gy_err_set(err, GY_E_UNSUPPORTED,
                       "weights: found %s, which backend %s does not take; use --weights auto, or --device cpu",
                       gy_weight_form_name(o->form), o->be->ops->name);
@@ -490,11 +606,11 @@ gy_status gy_model_load(const char *dir, const gy_model_load_opts *o, gy_err *er
     GY_TRY_GOTO(st, gy_st_open(dir, err, &m->own->st), fail);
     m->weight_bytes = l.total = gy_st_data_bytes(m->own->st);
     GY_TRY_GOTO(st, load_weights(&l), fail);
-    note_progress(&l, l.total - l.done); /* tensors that were only looked at: the bar ends full */
+    plan_prepare(&l);
     GY_TRY_GOTO(st, make_inv_freq(&l), fail);
     GY_TRY_GOTO(st, m->be->ops->sync(m->be, err), fail);
     loaded = gy_clock_ns();
-    prepare(m);
+    GY_TRY_GOTO(st, prepare(&l), fail);
     GY_TRY_GOTO(st, m->be->ops->sync(m->be, err), fail);
     log_loaded(m, loaded - begin, gy_clock_ns() - loaded);
     *out = m;
@@ -522,7 +638,8 @@ static int is_matrix(gy_role role) {
 }
 
 static size_t held_bytes(const gy_tensor_info *t, gy_dtype as) {
-    return n_elem(t) * gy_dtype_bytes(as) + (gy_is_quant(as) ? (size_t)t->shape[0] * sizeof(float) : 0);
+    if (!gy_is_quant(as)) return n_elem(t) * gy_dtype_bytes(as);
+    return gy_quant_bytes(as, t->shape[0], t->shape[1]) + (as == GY_F8_E4M3 ? (size_t)t->shape[0] * sizeof(float) : 0);
 }
 
 /* Vectors and tables are in act, but for F32 tables, which are small. */

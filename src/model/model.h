@@ -9,11 +9,24 @@
 #include "model/desc.h"
 #include "tensor/safetensors.h"
 
-/* What weight matrices are held in, whatever the file has. FP8 and INT8: with a scale for each row (tensor/quant.h),
- * all matrices but the embedding and, unless asked for, the head; norms, biases and the gate stay as they are. */
-typedef enum gy_weight_form { GY_WEIGHTS_AS_FILE, GY_WEIGHTS_BF16, GY_WEIGHTS_FP8, GY_WEIGHTS_INT8 } gy_weight_form;
-const char *gy_weight_form_name(gy_weight_form f);               /* "auto", "bf16", "fp8", "int8" */
+/* What weight matrices are held in, whatever the file has. FP8: with a scale for each row; INT8 and INT4: with one for
+ * each row and group, for integer products (tensor/quant.h). All matrices but the embedding and, unless asked for, the
+ * head; norms, biases and the gate stay as they are. */
+typedef enum gy_weight_form {
+    GY_WEIGHTS_AS_FILE,
+    GY_WEIGHTS_BF16,
+    GY_WEIGHTS_FP8, /* from here on: quantised */
+    GY_WEIGHTS_INT8,
+    GY_WEIGHTS_INT4
+} gy_weight_form;
+const char *gy_weight_form_name(gy_weight_form f);               /* "auto", "bf16", "fp8", "int8", "int4" */
 int gy_weight_form_parse(const char *name, gy_weight_form *out); /* -1: none of these */
+
+/* Whether products on a host read weights from copies in the order in which they are streamed (faster, same bits), or
+ * where the checkpoint is mapped. AUTO: copies where they take at most half of the memory that is free. */
+typedef enum gy_pack { GY_PACK_AUTO, GY_PACK_ON, GY_PACK_OFF } gy_pack;
+const char *gy_pack_name(gy_pack p);               /* "auto", "on", "off" */
+int gy_pack_parse(const char *name, gy_pack *out); /* -1: none of these */
 
 typedef struct gy_layer {
     gy_weight qkv;     /* [(n_head + 2 n_head_kv) head_dim, n_embd] */
@@ -38,7 +51,8 @@ typedef struct gy_model {
     size_t weight_bytes;    /* of all tensors in the checkpoint */
     size_t converted_bytes; /* copies made because act differs from the file, or the backend has memory of its own */
     size_t mapped_bytes;    /* of tensors that are used where they lie */
-    size_t own_bytes;       /* backend memory that the model holds: those, and the small vectors */
+    size_t packed_bytes;    /* of forms that the backend made for products (gy_ops.prepare) */
+    size_t own_bytes;       /* backend memory that the model holds: both, and the small vectors */
     gy_weight_form form;
     struct gy_model_own *own;
 } gy_model;
@@ -46,7 +60,8 @@ typedef struct gy_model {
 typedef struct gy_model_load_opts {
     gy_backend *be; /* borrowed by the model; its act decides the activation dtype */
     gy_weight_form form;
-    int quant_head; /* with FP8, INT8: the head too. A tied one is then a copy beside the embedding */
+    int quant_head; /* quantised: the head too. A tied one is then a copy beside the embedding */
+    gy_pack pack;
     /* May be NULL. done rises to total, which it reaches on success. */
     void (*progress)(void *arg, size_t done_bytes, size_t total_bytes);
     void *progress_arg;

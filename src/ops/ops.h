@@ -1,7 +1,7 @@
 /* The operations that models are made of, one contract each, and the table through which a backend offers them.
  *
- * Backends: `ref` (plain C, never optimised: the definition of right), `cpu` (AVX2, AVX-512, NEON, portable C), `cuda`. A model runs on a
- * gy_backend and knows nothing else. All pointers in argument structs are memory of that backend
+ * Backends: `ref` (plain C, never optimised: the definition of right), `cpu` (AVX2, AVX-512, NEON, portable C), `cuda`.
+ * A model runs on a gy_backend and knows nothing else. All pointers in argument structs are memory of that backend
  * (gy_ops.alloc) unless marked "host". Argument structs are read during the call only.
  *
  * Names: n_row rows in the batch; act = the backend's activation dtype (F32 or BF16, chosen at creation): every
@@ -27,8 +27,8 @@
 
 /* A weight matrix [n, k], row-major, of up to three row blocks that need not be neighbours in memory (q, k, v; gate,
  * up). It points into the mapped checkpoint, or at a converted copy. dtype: F32, F16 or BF16 (act BF16: BF16, or one of
- * the next two). For linear also F8_E4M3 (codes 7f and ff do not occur) and I8, with a scale for each row
- * (tensor/quant.h): their values are exact in BF16. Model lifetime. */
+ * the next ones). For linear also, of tensor/quant.h: F8_E4M3 (codes 7f and ff do not occur) with a scale for each row;
+ * Q8 and Q4, groups in panels, of one part that begins at a multiple of 64 bytes. Model lifetime. */
 enum { GY_WEIGHT_PARTS = 3 };
 typedef struct gy_weight {
     gy_dtype dtype;
@@ -37,7 +37,7 @@ typedef struct gy_weight {
     struct {
         const void *data; /* [part.n, k] */
         int32_t n;
-        const float *scale; /* [part.n]; F8_E4M3 and I8 only */
+        const float *scale; /* [part.n]; F8_E4M3 only */
     } part[GY_WEIGHT_PARTS];
     void *packed; /* a backend's own form of it (gy_ops.prepare), or NULL */
 } gy_weight;
@@ -95,9 +95,15 @@ typedef struct gy_norm_args {
     void *y; /* [n_row, n] act */
 } gy_norm_args;
 
-/* y[r, i] = round(sum_j x[r, j] * w[i, j]); f32 products and sums of the exact values.
- * With scales: y[r, i] = round(scale[i] * sum_j x[r, j] * q[i, j]), the sum's bits as if q were stored in BF16, then
- * one f32 product. */
+/* y[r, i] = round(sum_j x[r, j] * w[i, j]); f32 products and sums of the exact values. Where act is BF16 a subnormal
+ * number (below 2^-126) may count as zero, as a product's factor and as a sum.
+ * F8_E4M3: y[r, i] = round(scale[i] * sum_j x[r, j] * q[i, j]), the sum's bits as if q were stored in BF16, then
+ * one f32 product.
+ * Q8, Q4: integer products. The input row is quantised as well, each group g of 32 elements (of what is left, at the
+ * end) for itself: s_x[g] = max(max |x| / 127, 2^-126) in f32, q_x = x / s_x[g] in f32 to the nearest even whole
+ * number; where a value of the group is not finite, q_x = 0 and s_x[g] = NaN. Then y[r, i] = round(sum), where for each
+ * g in order of k sum = fma(f32(sum_j q_x[r, j] * q[i, j]), s_x[g] * s[i, g], sum)      the inner sum is whole and
+ * below 2^24 which leaves nothing open: all backends that take these types give the same bits. */
 typedef struct gy_linear_args {
     const void *x; /* [n_row, w->k] act */
     const gy_weight *w;

@@ -56,7 +56,7 @@ gy_status gy_fingerprint(const char *dir, const gy_fingerprint_opts *o, gy_err *
     gy_sha256 s;
     int32_t numbers[] = {o->act, o->layout, o->cyclic_k, o->depth, o->form, o->quant_head};
     gy_sha256_init(&s);
-    put_text(&s, "gyre fingerprint 2");
+    put_text(&s, "gyre fingerprint 3");
     put_text(&s, o->version);
     put_text(&s, o->kernels);
     put(&s, numbers, sizeof numbers);

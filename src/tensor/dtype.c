@@ -11,7 +11,8 @@ static const struct {
     [GY_F32] = {"F32", 4},   [GY_F16] = {"F16", 2},         [GY_BF16] = {"BF16", 2},       [GY_F64] = {"F64", 8},
     [GY_I64] = {"I64", 8},   [GY_I32] = {"I32", 4},         [GY_I16] = {"I16", 2},         [GY_I8] = {"I8", 1},
     [GY_U64] = {"U64", 8},   [GY_U32] = {"U32", 4},         [GY_U16] = {"U16", 2},         [GY_U8] = {"U8", 1},
-    [GY_BOOL] = {"BOOL", 1}, [GY_F8_E4M3] = {"F8_E4M3", 1}, [GY_F8_E5M2] = {"F8_E5M2", 1},
+    [GY_BOOL] = {"BOOL", 1}, [GY_F8_E4M3] = {"F8_E4M3", 1}, [GY_F8_E5M2] = {"F8_E5M2", 1}, [GY_Q8] = {"Q8", 0},
+    [GY_Q4] = {"Q4", 0},
 };
 
 size_t gy_dtype_bytes(gy_dtype t) {
@@ -24,7 +25,7 @@ const char *gy_dtype_name(gy_dtype t) {
 }
 
 int gy_dtype_parse(const char *name, size_t len, gy_dtype *out) {
-    for (int t = 0; t < GY_DTYPE_COUNT; t++) {
+    for (int t = 0; t < GY_Q8; t++) {
         if (strlen(dtype_table[t].name) != len || memcmp(dtype_table[t].name, name, len) != 0) continue;
         *out = (gy_dtype)t;
         return 0;

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* All dtypes that a safetensors header may name, so that sizes can be checked; gyre computes with the
- * first three, and with weights in I8 and F8_E4M3 that bring scales (quant.h). */
+/* All dtypes that a safetensors header may name, so that sizes can be checked; gyre computes with the first three, with
+ * weights in F8_E4M3 that bring scales, and with two that no file has: weights in groups (quant.h). */
 typedef enum gy_dtype {
     GY_F32,
     GY_F16,
@@ -24,10 +24,12 @@ typedef enum gy_dtype {
     GY_BOOL,
     GY_F8_E4M3,
     GY_F8_E5M2,
+    GY_Q8, /* their bytes: gy_quant_bytes */
+    GY_Q4,
     GY_DTYPE_COUNT
 } gy_dtype;
 
-size_t gy_dtype_bytes(gy_dtype t);
+size_t gy_dtype_bytes(gy_dtype t);                               /* 0: has no elements of whole bytes */
 const char *gy_dtype_name(gy_dtype t);                           /* safetensors' spelling: "BF16" */
 int gy_dtype_parse(const char *name, size_t len, gy_dtype *out); /* -1 for an unknown name */
 

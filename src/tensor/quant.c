@@ -1,5 +1,4 @@
-/* The row quantiser (quant.h). Two passes over a row, in pieces that are widened to f32 on the stack: the largest size,
- * then the quotients. */
+/* The quantisers (quant.h). A row is widened to f32 on the stack, in pieces of whole groups. */
 #include "tensor/quant.h"
 
 #include "base/status.h"
@@ -7,6 +6,7 @@
 #include <math.h>
 
 enum { PIECE = 512 };
+_Static_assert(PIECE % GY_GROUP == 0, "groups do not straddle pieces");
 
 static inline uint32_t size_bits(float f) {
     uint32_t u;
@@ -14,8 +14,16 @@ static inline uint32_t size_bits(float f) {
     return u & 0x7fffffffu;
 }
 
+static inline float of_bits(uint32_t u) {
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+enum { NOT_FINITE = 0x7f800000 };
+
 /* Sizes of floats are ordered as their bits are; NaN and infinity lie above all others. */
-static uint32_t largest(const float *v, size_t n, uint32_t most) {
+static inline uint32_t largest(const float *v, size_t n, uint32_t most) {
     for (size_t i = 0; i < n; i++) most = size_bits(v[i]) > most ? size_bits(v[i]) : most;
     return most;
 }
@@ -26,16 +34,8 @@ static inline float whole(float v) {
     return v + big - big;
 }
 
-static void put_i8(uint8_t *q, const float *v, float scale, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        float x = whole(v[i] / scale);
-        x = x > 127.0f ? 127.0f : x < -127.0f ? -127.0f : x;
-        q[i] = (uint8_t)(int8_t)x;
-    }
-}
-
-static void put_e4m3(uint8_t *q, const float *v, float scale, size_t n) {
-    for (size_t i = 0; i < n; i++) q[i] = gy_f32_to_f8e4m3(v[i] / scale);
+static inline float within(float v, float lo, float hi) {
+    return v > hi ? hi : v < lo ? lo : v;
 }
 
 static size_t piece_of(float *v, const void *src, gy_dtype t, size_t at, size_t k) {
@@ -44,26 +44,103 @@ static size_t piece_of(float *v, const void *src, gy_dtype t, size_t at, size_t 
     return n;
 }
 
-static float scale_of(uint32_t most_bits, gy_dtype to) {
-    float most;
-    memcpy(&most, &most_bits, sizeof most);
-    float scale = most / (to == GY_I8 ? 127.0f : 448.0f);
+static inline float floored(float scale) {
     return scale < 0x1p-126f ? 0x1p-126f : scale;
 }
 
-int gy_quant_row(uint8_t *q, float *scale, gy_dtype to, const void *src, gy_dtype src_type, size_t k) {
+int gy_quant_row(uint8_t *q, float *scale, const void *src, gy_dtype src_type, size_t k) {
     float v[PIECE];
     uint32_t most = 0;
-    GY_CHECK(gy_is_quant(to) && (unsigned)src_type <= GY_BF16);
+    GY_CHECK((unsigned)src_type <= GY_BF16);
     for (size_t at = 0, n; at < k; at += n) {
         n = piece_of(v, src, src_type, at, k);
         most = largest(v, n, most);
     }
-    if (most >= 0x7f800000u) return -1;
-    *scale = scale_of(most, to);
+    if (most >= NOT_FINITE) return -1;
+    *scale = floored(of_bits(most) / 448.0f);
     for (size_t at = 0, n; at < k; at += n) {
         n = piece_of(v, src, src_type, at, k);
-        (to == GY_I8 ? put_i8 : put_e4m3)(q + at, v, *scale, n);
+        for (size_t i = 0; i < n; i++) q[at + i] = gy_f32_to_f8e4m3(v[i] / *scale);
+    }
+    return 0;
+}
+
+/* ---- groups ----------------------------------------------------------------------------------------------------- */
+
+/* q[j] + 128 of a group, and the scale's bits. */
+static uint16_t group_8(const float *v, float most, uint8_t *q) {
+    uint16_t bits = gy_f32_to_bf16(floored(most / 127.0f));
+    float scale = gy_bf16_to_f32(bits);
+    for (int j = 0; j < GY_GROUP; j++) q[j] = (uint8_t)(int)(within(whole(v[j] / scale), -127.0f, 127.0f) + 128.0f);
+    return bits;
+}
+
+/* Eight sums side by side, which the compiler can keep in vectors, then one after another. */
+static float square_error(const float *u, float c) {
+    float sum[8] = {0}, all = 0.0f;
+    for (int j = 0; j < GY_GROUP; j += 8)
+        for (int i = 0; i < 8; i++) {
+            float x = u[j + i] * c, d = x - within(whole(x), -8.0f, 7.0f);
+            sum[i] += d * d;
+        }
+    for (int i = 0; i < 8; i++) all += sum[i];
+    return all / (c * c);
+}
+
+/* By what a group's element of largest size is divided: -8 uses all 16 values, the others trade the ends for the rest.
+ */
+static float divisor_of(const float *v, float m) {
+    static const float candidates[] = {-8.0f, -7.0f, -7.5f, -8.5f};
+    float u[GY_GROUP], best = candidates[0], least = INFINITY;
+    for (int j = 0; j < GY_GROUP; j++) u[j] = v[j] / m;
+    for (int i = 0; i < 4; i++) {
+        float e = square_error(u, candidates[i]);
+        if (e < least) least = e, best = candidates[i];
+    }
+    return best;
+}
+
+/* q[j] + 8 of a group, and the scale's bits. */
+static uint16_t group_4(const float *v, float most, uint8_t *q) {
+    float m = most, s = 0x1p-126f;
+    for (int j = GY_GROUP - 1; j >= 0; j--) m = fabsf(v[j]) == most ? v[j] : m;
+    if (most / 8.5f > 0x1p-126f) s = m / divisor_of(v, m);
+    uint16_t bits = gy_f32_to_bf16(s);
+    float scale = gy_bf16_to_f32(bits);
+    for (int j = 0; j < GY_GROUP; j++) q[j] = (uint8_t)(int)(within(whole(v[j] / scale), -8.0f, 7.0f) + 8.0f);
+    return bits;
+}
+
+static void put_8(uint8_t *block, int64_t lane, const uint8_t *q) {
+    for (int quad = 0; quad < GY_GROUP / 4; quad++) memcpy(block + (quad * GY_PANEL + lane) * 4, q + quad * 4, 4);
+}
+
+static void put_4(uint8_t *block, int64_t lane, const uint8_t *q) {
+    for (int pair = 0; pair < GY_GROUP / 8; pair++)
+        for (int j = 0; j < 4; j++)
+            block[(pair * GY_PANEL + lane) * 4 + j] = (uint8_t)(q[pair * 8 + j] | q[pair * 8 + 4 + j] << 4);
+}
+
+/* v: GY_GROUP elements. */
+static int group_put(uint8_t *block, gy_dtype to, int64_t lane, const float *v) {
+    uint8_t q[GY_GROUP];
+    uint32_t most = largest(v, GY_GROUP, 0);
+    if (most >= NOT_FINITE) return -1;
+    uint16_t scale = (to == GY_Q8 ? group_8 : group_4)(v, of_bits(most), q);
+    memcpy(block + lane * 2, &scale, sizeof scale);
+    (to == GY_Q8 ? put_8 : put_4)(block + GY_BLOCK_SCALES, lane, q);
+    return 0;
+}
+
+int gy_quant_groups_row(void *w, gy_dtype to, int64_t i, const void *src, gy_dtype src_type, size_t k) {
+    float v[PIECE];
+    uint8_t *block = (uint8_t *)w + i / GY_PANEL * gy_panel_bytes(to, (int64_t)k);
+    GY_CHECK(gy_is_grouped(to) && (unsigned)src_type <= GY_BF16);
+    for (size_t at = 0, n; at < k; at += n) {
+        n = piece_of(v, src, src_type, at, k);
+        for (size_t j = n; j % GY_GROUP; j++) v[j] = 0.0f;
+        for (size_t g = 0; g < n; g += GY_GROUP, block += gy_block_bytes(to))
+            if (group_put(block, to, i % GY_PANEL, v + g)) return -1;
     }
     return 0;
 }

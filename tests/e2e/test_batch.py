@@ -117,7 +117,7 @@ def batches(models, tmp_path_factory):
         alone = by_index([json.loads(x) for x in out.splitlines()])
         assert len(alone) == 200 and all(len(a) == q.get("n", 1) for a, q in zip(alone, lines))
         assert {o["finish_reason"] for a in alone for o in a} == {"stop", "length"}
-        assert len({tuple(o["loops"]) for a in alone for o in a}) > 10  # depths do mix
+        assert len({tuple(o["loops"]) for a in alone for o in a}) > 6  # depths do mix
         made[family] = model, path, alone
         return made[family]
 

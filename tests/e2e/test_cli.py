@@ -339,19 +339,21 @@ def test_inspect_model(family):
     assert re.search(rf"^  family +{family}$", text, re.M) and "only token ids are accepted" in text
 
 
-def test_weights_in_8_bits():
-    """Both forms run and differ; workers give what one process gives; inspect counts E4M3 and I8 with a scale for each row."""
+def test_weights_in_fewer_bits():
+    """All forms run and differ; workers give what one process gives; inspect counts what each takes."""
     run = ["run", OURO, "--prompt-ids", "1,2,3,4,5,6,7", "--max-tokens", 16, "--ignore-eos"]
-    out = {how: gyre(*run, "--weights", how)[0] for how in ("auto", "fp8", "int8")}
-    assert len(set(out.values())) == 3
+    out = {how: gyre(*run, "--weights", how)[0] for how in ("auto", "fp8", "int8", "int4")}
+    assert len(set(out.values())) == 4
     assert out["auto"] == gyre(*run)[0] == gyre(*run, "--weights", "bf16")[0]
-    head = gyre(*run, "--weights", "int8", "--weights-head", "--threads", 1)[0]
-    assert gyre(*run, "--weights", "int8", "--weights-head", "--hybrid", 2)[0] == head
+    for how in ("int8", "int4"):
+        head = gyre(*run, "--weights", how, "--weights-head", "--threads", 1)[0]
+        assert gyre(*run, "--weights", how, "--weights-head", "--prefill", 1, "--decode", 1)[0] == head
     o = json.loads(gyre("inspect", OURO, "--weights", "fp8", "--json")[0])
     assert o["model"]["weights"] == "fp8"
-    assert o["held_bytes"]["fp8"] == o["held_bytes"]["int8"] < 0.75 * o["held_bytes"]["auto"]
+    assert o["held_bytes"]["int4"] < o["held_bytes"]["fp8"] < 0.75 * o["held_bytes"]["auto"]
+    assert o["held_bytes"]["fp8"] < o["held_bytes"]["int8"] < 0.75 * o["held_bytes"]["auto"]
     assert "--weights-head: found without" in gyre(*run, "--weights-head", code=2)[1]
-    assert "expected one of auto|bf16|fp8|int8" in gyre(*run, "--weights", "q4", code=2)[1]
+    assert "expected one of auto|bf16|fp8|int8|int4" in gyre(*run, "--weights", "q4", code=2)[1]
 
 
 def test_inspect_kv_cpu_transport():

@@ -44,7 +44,7 @@ def test_it_computes(place):
 
 
 def test_weights_that_it_does_not_take(place):
-    for how in ("fp8", "int8"):
+    for how in ("fp8", "int8", "int4"):
         err = call(place, [*RUN, "--weights", how], 1)[1]
         assert f"weights: found {how}, which backend cuda does not take; use --weights auto, or --device cpu" in err
 

@@ -26,6 +26,8 @@ static const backend backends[] = {
 #ifndef __SANITIZE_THREAD__ /* the reference has one thread, and takes nine tenths of the time; all sets share threads \
                              */
     {"ref", ~0u},
+#endif
+#ifndef GY_SANITIZED /* ASan sees their kernels in tests/ops */
     {"cpu", GY_CPU_AVX2},
     {"cpu", 0},
 #endif
@@ -100,18 +102,9 @@ static void prefill_cases(void **state) {
         }
 }
 
-/* With one slot for all loops each position reads what the pass before it wrote, and rounding grows along that chain:
- * at the fifth token of Ouro's short prompt the distance of the best two logits is 0.0014 exactly, 0.0044 on ref,
- * 0.0008 on AVX-512 and on portable C, -0.0018 on AVX2 (a prefill's logits are off by 1e-5). F32 leaves the two cases
- * that pass through it open from there on; all others have twice that gap or more. */
-static int is_open(const gold_case *c) {
-    return gold_layout(c) == GY_KV_SHARED && c->argmax_gap < 1.5e-3;
-}
-
 static int check_greedy(const gold_case *c, const gold_result *r, const char *on, const char *model) {
     int ok = r->n == c->n_out && r->reason == GY_FINISH_LENGTH;
-    int n = is_open(c) ? 4 : r->n; /* the narrow choice is the fifth */
-    for (int i = 0; ok && i < n; i++) ok = r->tokens[i] == c->tokens[i] && r->loops[i] == c->loops[i];
+    for (int i = 0; ok && i < r->n; i++) ok = r->tokens[i] == c->tokens[i] && r->loops[i] == c->loops[i];
     if (!ok) {
         printf("  %s %s %s %s %s %g max %d: differs\n   got     ", on, model, c->name, c->layout, c->exit, c->threshold,
                c->max_loops);

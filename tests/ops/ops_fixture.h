@@ -69,11 +69,10 @@ static UNUSED size_t dt_bytes(gy_dtype t) {
     return t == GY_F32 ? 4 : gy_is_quant(t) ? 1 : 2;
 }
 
-/* Of I8 and E4M3 the stored value, without its scale. */
+/* Of E4M3 the stored value, without its scale. */
 static UNUSED float dt_get(const void *p, gy_dtype t, int64_t i) {
     uint16_t h;
     float f;
-    if (t == GY_I8) return ((const int8_t *)p)[i];
     if (t == GY_F8_E4M3) return gy_f8e4m3_to_f32(((const uint8_t *)p)[i]);
     if (t == GY_F32) {
         memcpy(&f, (const char *)p + i * 4, 4);
@@ -83,9 +82,7 @@ static UNUSED float dt_get(const void *p, gy_dtype t, int64_t i) {
     return t == GY_BF16 ? gy_bf16_to_f32(h) : gy_f16_to_f32(h);
 }
 
-/* I8: 1 is 127. */
 static UNUSED void dt_put(void *p, gy_dtype t, int64_t i, float f) {
-    if (t == GY_I8) ((int8_t *)p)[i] = (int8_t)fmaxf(-127.0f, fminf(127.0f, rintf(f * 127.0f)));
     if (t == GY_F8_E4M3) ((uint8_t *)p)[i] = gy_f32_to_f8e4m3(f);
     if (gy_is_quant(t)) return;
     uint16_t h = t == GY_BF16 ? gy_f32_to_bf16(f) : gy_f32_to_f16(f);
@@ -146,7 +143,8 @@ typedef struct variant {
     double weight_err; /* of attention's weights in BF16: ops.h allows a GPU's */
 } variant;
 static const variant variants[] = {
-    {"avx512", "cpu-avx512", ~0u, GY_CPU_AVX512, 16, 0},
+    {"avx512bf16", "cpu-avx512bf16", ~0u, GY_CPU_AVX512_BF16, 16, 0},
+    {"avx512", "cpu-avx512", ~(uint32_t)GY_CPU_AVX512_BF16, GY_CPU_AVX512, 16, 0},
     {"avx2", "cpu-avx2", ~(uint32_t)GY_CPU_AVX512, GY_CPU_AVX2, 8, 0},
     {"neon", "cpu-neon", ~0u, GY_CPU_NEON, 4, 0},
     {"portable", "cpu-portable", 0, 0, 2, 0}, /* four lanes that round twice a term: as two that round once */
@@ -174,6 +172,7 @@ static UNUSED int variant_missing(const variant *v) {
     if (is_cuda(v)) return cuda_missing();
     gy_cpu_set_mask(v->mask);
     int missing = (gy_cpu_features() & v->needs) != v->needs;
+    if (v->needs == GY_CPU_AVX512_BF16) missing |= !gy_cpu_has_fast_bf16_dot();
     gy_cpu_set_mask(~0u);
     if (missing) print_message("    skipped: this processor has no %s\n", v->name);
     return missing;

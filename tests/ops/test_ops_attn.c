@@ -129,11 +129,18 @@ static double exact_scores(const batch *b, int r, int h, double n_dot, double *s
     return off + 3 * largest * U_F32 + b->head_dim * TINY_F32;
 }
 
+/* Roundings of a dot product of d elements: two chains and their sum (CPU); the GPU's are one chain at most. */
+static double n_dot_of(const variant *v, int d) {
+    return is_cuda(v) ? d + 5 : (d + 1) / 2 + 1;
+}
+
 /* A weight is off by e^(2 off) - 1 relatively (its own score and the maximum's), by 2 ulp of exp, and by 3 roundings
- * for each of the tiles' rescalings; the sum over n positions adds n roundings, the division two. What the denominator
- * adds is of the same size: hence the factor 2. Weights below f32's range count as their smallest step. */
+ * for each merge of a tile of 64 and of a chunk of 256; the sum over n positions adds n roundings, the division two.
+ * What the denominator adds is of the same size: hence the factor 2. Weights below f32's range count as their smallest
+ * step. */
 static double attn_bound(double off, int n, double size, double weight_err) {
-    double rel = 2 * (expm1(2 * off) + 4 * U_F32 + 3 * (n / 64 + 1) * U_F32) + gamma_of(n + 4) + weight_err;
+    int merges = n / 64 + n / 256 + 2;
+    double rel = 2 * (expm1(2 * off) + 4 * U_F32 + 3 * merges * U_F32) + gamma_of(n + 4) + weight_err;
     return rel * size + n * 0x1p-126;
 }
 
@@ -147,8 +154,9 @@ static void against_exact(const batch *b, double n_dot, double weight_err, worst
             for (int e = 0; e < b->head_dim; e++) {
                 double y = 0, size = 0;
                 for (int j = 0; j < n; j++) {
-                    y += s[j] / sum * kv_at(b, r, j, 1, head_kv, e);
-                    size += s[j] / sum * fabs(kv_at(b, r, j, 1, head_kv, e));
+                    double p = s[j] / sum * kv_at(b, r, j, 1, head_kv, e);
+                    y += p;
+                    size += fabs(p);
                 }
                 int64_t at = ((int64_t)r * b->n_head + h) * b->head_dim + e;
                 double bound = attn_bound(off, n, size, b->act == GY_BF16 ? weight_err : 0);
@@ -165,6 +173,7 @@ static const int contexts[] = {0, 1, 14, 15, 16, 62, 63, 64, 127, 128, 150};
 
 static void test_exact(void **state) {
     (void)state;
+    int with_ref = 1; /* the first variant's problems are all variants' problems */
     for (int iv = 0; iv < COUNT(variants); iv++) {
         if (variant_missing(&variants[iv])) continue;
         for (int ia = 0; ia < 2; ia++) {
@@ -175,24 +184,26 @@ static void test_exact(void **state) {
                 const int pos[] = {contexts[i % COUNT(contexts)], contexts[(i + 4) % COUNT(contexts)], 5};
                 value_kind kind = i % 5 == 4 ? V_TINY : i % 3 == 2 ? V_MIXED : V_UNIT;
                 batch b = batch_make(acts[ia], g * n_kv, n_kv, d, pos, 3, i & 1, kind);
-                attn_run(ref, &b, 0, 3, b.y.p);
-                against_exact(&b, d + 2, 0, &w_ref, "attn ref");
-                memset(b.y.p, 0xc3, b.y.n);
+                if (with_ref) {
+                    attn_run(ref, &b, 0, 3, b.y.p);
+                    against_exact(&b, d + 2, 0, &w_ref, "attn ref");
+                    memset(b.y.p, 0xc3, b.y.n);
+                }
                 attn_run(be, &b, 0, 3, b.y.p);
-                against_exact(&b, (d + 2 * variants[iv].vl - 1) / (2 * variants[iv].vl) * 2 + 5,
-                              variants[iv].weight_err, &w, "attn");
+                against_exact(&b, n_dot_of(&variants[iv], d), variants[iv].weight_err, &w, "attn");
                 batch_free(&b);
             }
             const int pos[] = {70, 3}; /* more query heads than walk the context together, cut inside a group of 3 */
             batch b = batch_make(acts[ia], 72, 24, 12, pos, 2, 1, V_UNIT);
             attn_run(be, &b, 0, 2, b.y.p);
-            against_exact(&b, is_cuda(&variants[iv]) ? 12 + 5 : 2 + 5, 0, &w, "attn, 72 heads");
+            against_exact(&b, n_dot_of(&variants[iv], 12), 0, &w, "attn, 72 heads");
             batch_free(&b);
-            worst_print("attn", "ref", acts[ia], &w_ref);
+            if (with_ref) worst_print("attn", "ref", acts[ia], &w_ref);
             worst_print("attn", variants[iv].name, acts[ia], &w);
             gy_backend_destroy(be);
             gy_backend_destroy(ref);
         }
+        with_ref = 0;
     }
 }
 
@@ -244,7 +255,7 @@ static void one_sequence(const variant *v, gy_dtype act, int group, int n_kv, in
     size_t row = b.y.n / (size_t)n_row;
     int half = n_row / 2;
     attn_run(be, &b, 0, n_row, b.y.p);
-    against_exact(&b, (head_dim + 2 * v->vl - 1) / (2 * v->vl) * 2 + 5, v->weight_err, &w, "attn, one sequence");
+    against_exact(&b, n_dot_of(v, head_dim), v->weight_err, &w, "attn, one sequence");
     buf whole = buf_bytes(b.y.p, b.y.n);
     memset(b.y.p, 0, b.y.n);
     attn_run(be, &b, 0, half, b.y.p);
@@ -278,6 +289,130 @@ static void test_one_sequence(void **state) {
             one_sequence(&variants[iv], GY_BF16, 8, 1, 64, 1000, 30, layout);
             one_sequence(&variants[iv], GY_BF16, 1, 1, 128, 1100, 40, layout); /* half a block, cut by chunks */
         }
+    }
+}
+
+/* Rows [lo, lo + n) become a chunk of the last one's sequence: they read its map row, at the positions before its. */
+static void batch_share(batch *b, int lo, int n) {
+    int64_t *off = (int64_t *)b->off.p;
+    int32_t *pos = (int32_t *)b->pos.p, *slot = (int32_t *)b->slot.p;
+    for (int r = lo; r < lo + n; r++) {
+        off[r] = off[lo + n - 1];
+        pos[r] = pos[lo + n - 1] - (lo + n - 1 - r);
+        slot[r] = b->kv.map[off[r] + pos[r]];
+    }
+}
+
+/* A step's rows: a decode row, a chunk, two decode rows, a chunk that crosses a border of the CPU's chunks of 256, a
+ * decode row. Whole, with other numbers of threads (whose pieces end inside chunks, and inside a row's head) = each row
+ * alone, last first = pieces of 3, which cut the chunks elsewhere. */
+static void mixed(const variant *v, gy_dtype act, int group, int n_kv, int head_dim, int first, int n) {
+    enum { B = 5 };
+    static const int threads[] = {1, 2, 3, 7};
+    int pos[128] = {0}, m = n + B + 4;
+    pos[0] = 130;
+    pos[n] = first + n - 1;
+    pos[n + 1] = 64;
+    pos[n + 2] = 300;
+    pos[n + 2 + B] = 257;
+    pos[m - 1] = 63;
+    batch b = batch_make(act, group * n_kv, n_kv, head_dim, pos, m, SCATTERED, V_UNIT);
+    batch_share(&b, 1, n);
+    batch_share(&b, n + 3, B);
+    size_t row = b.y.n / (size_t)m;
+    buf alone = buf_make(b.y.n);
+    for (int i = 0; i < COUNT(threads); i++) {
+        gy_backend *be = cpu_open(v, act, threads[i]);
+        for (int r = m - 1; i == 0 && r >= 0; r--) attn_run(be, &b, r, 1, alone.p + (size_t)r * row);
+        memset(b.y.p, 0, b.y.n);
+        attn_run(be, &b, 0, m, b.y.p);
+        same_check(b.y.p, alone.p, alone.n, "a mixed step, each row alone");
+        memset(b.y.p, 0, b.y.n);
+        for (int r = 0; r < m; r += 3) attn_run(be, &b, r, m - r < 3 ? m - r : 3, b.y.p + (size_t)r * row);
+        same_check(b.y.p, alone.p, alone.n, "a mixed step in pieces of 3");
+        gy_backend_destroy(be);
+    }
+    buf_free(&alone);
+    batch_free(&b);
+}
+
+static void test_mixed(void **state) {
+    (void)state;
+    static const int firsts[] = {0, 1, 57, 62, 63, 64, 120, 128, 190, 250, 255, 256};
+    for (int iv = 0; iv < COUNT(variants); iv++) {
+        if (variant_missing(&variants[iv])) continue;
+        for (int i = 0; i < 24; i++) {
+            int n = i < 8 ? 1 + i : 1 + (i * 17 + i / 8) % 70;
+            mixed(&variants[iv], acts[i % 3 != 1], 1 + i % 9, 1 + i % 2 * 2, dims[(i * 5 + 2) % COUNT(dims)],
+                  firsts[i % COUNT(firsts)], n);
+        }
+        mixed(&variants[iv], GY_BF16, 20, 1, 12, 40, 70); /* more queries than a walk takes */
+        mixed(&variants[iv], GY_BF16, 110, 1, 16, 60, 9); /* a single row has them */
+        mixed(&variants[iv], GY_F32, 1, 17, 128, 255, 7);
+    }
+}
+
+/* One long row on many threads: heads are cut at chunks and joined. */
+static void test_cut_heads(void **state) {
+    (void)state;
+    static const int threads[] = {1, 2, 3, 4, 5, 8};
+    for (int iv = 0; iv < COUNT(variants); iv++) {
+        if (variant_missing(&variants[iv])) continue;
+        for (int i = 0; i < 6; i++) {
+            const int pos[] = {i % 2 ? 1023 : 1024, i < 3 ? 0 : 200};
+            batch b =
+                batch_make(acts[i & 1], (1 + i) * (1 + i % 3), 1 + i % 3, i < 4 ? 64 : 24, pos, 2, SCATTERED, V_UNIT);
+            buf one = buf_make(b.y.n);
+            for (int t = 0; t < COUNT(threads); t++) {
+                gy_backend *be = cpu_open(&variants[iv], b.act, threads[t]);
+                memset(b.y.p, 0, b.y.n);
+                attn_run(be, &b, 0, i < 3 ? 1 : 2, b.y.p);
+                if (t == 0) memcpy(one.p, b.y.p, b.y.n);
+                same_check(b.y.p, one.p, one.n, "a long row on many threads");
+                gy_backend_destroy(be);
+            }
+            buf_free(&one);
+            batch_free(&b);
+        }
+    }
+}
+
+/* NaN in the K or V of one row of a chunk: the rows before it see nothing of it, though they share its tile, and the
+ * next batch sees nothing of what the scratch still holds. */
+static void nan_in_chunk(const variant *v, gy_dtype act, int kv, int bad) {
+    enum { M = 40, D = 64, FIRST = 50 };
+    int pos[M] = {0};
+    pos[M - 1] = FIRST + M - 1;
+    batch b = batch_make(act, 4, 2, D, pos, M, SCATTERED, V_UNIT);
+    batch_share(&b, 0, M);
+    gy_backend *be = cpu_open(v, act, 2);
+    attn_run(be, &b, 0, M, b.y.p);
+    buf clean = buf_bytes(b.y.p, b.y.n);
+    int64_t at = gy_kv_offset(&b.kv, b.rows.slot[bad], IL, kv) + 5; /* of KV head 0: query heads 0 and 1 */
+    float was = dt_get(b.kv.base, act, at);
+    dt_put(b.kv.base, act, at, NAN);
+    attn_run(be, &b, 0, M, b.y.p);
+    for (int i = 0; i < M * 4 * D; i++) {
+        int hit = i / (4 * D) >= bad && i / D % 4 < 2 && (kv == 0 || i % D == 5);
+        if (hit) {
+            assert_true(isnan(dt_get(b.y.p, act, i)));
+        } else {
+            assert_true(dt_get(b.y.p, act, i) == dt_get(clean.p, act, i));
+        }
+    }
+    dt_put(b.kv.base, act, at, was);
+    attn_run(be, &b, 0, M, b.y.p);
+    same_check(b.y.p, clean.p, clean.n, "after NaN");
+    gy_backend_destroy(be);
+    buf_free(&clean);
+    batch_free(&b);
+}
+
+static void test_nan_in_chunk(void **state) {
+    (void)state;
+    for (int iv = 0; iv < COUNT(variants); iv++) {
+        if (variant_missing(&variants[iv])) continue;
+        for (int i = 0; i < 8; i++) nan_in_chunk(&variants[iv], acts[i & 1], i >> 1 & 1, i < 4 ? 12 + i : 39 - i);
     }
 }
 
@@ -402,6 +537,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact),           cmocka_unit_test(test_equalities), cmocka_unit_test(test_no_leak),
         cmocka_unit_test(test_infinite_scores), cmocka_unit_test(test_rope),       cmocka_unit_test(test_one_sequence),
+        cmocka_unit_test(test_mixed),           cmocka_unit_test(test_cut_heads),  cmocka_unit_test(test_nan_in_chunk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

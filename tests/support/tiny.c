@@ -258,8 +258,31 @@ static const double *weight(const fwd *w, const char *prefix, const char *name) 
     return tiny_find(w->t, full)->v;
 }
 
+/* Inputs of products with weights in groups: whole numbers of 1/127 of a group's largest size. */
+static void round_groups(const double *x, int32_t k, double *y) {
+    for (int32_t g = 0; g < k; g += 32) {
+        double most = 0.0;
+        for (int32_t j = g; j < k && j < g + 32; j++) most = fmax(most, fabs(x[j]));
+        double step = (double)fmaxf((float)most / 127.0f, 0x1p-126f);
+        for (int32_t j = g; j < k && j < g + 32; j++) y[j] = step * nearbyint(x[j] / step);
+    }
+}
+
+static int is_grouped(const fwd *w, const double *m) {
+    for (int i = 0; i < w->t->n_tensor; i++) {
+        const tiny_tensor *x = &w->t->t[i];
+        if (m >= x->v && m < x->v + x->n) return x->grouped;
+    }
+    return 0;
+}
+
 /* y = W x, W [n, k] held in the activation dtype when that is BF16. */
 static void matmul(const fwd *w, const double *m, const double *x, int32_t n, int32_t k, double *y) {
+    double rounded[512];
+    if (is_grouped(w, m) && k <= 512) {
+        round_groups(x, k, rounded);
+        x = rounded;
+    }
     for (int32_t i = 0; i < n; i++) {
         double sum = 0.0;
         for (int32_t j = 0; j < k; j++) sum += rnd(w, m[(size_t)i * (size_t)k + (size_t)j]) * x[j];

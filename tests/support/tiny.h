@@ -32,7 +32,8 @@ typedef struct tiny_tensor {
     int n_dim;
     int64_t shape[5];
     size_t n;
-    double *v; /* the values that the file holds, after its dtype */
+    double *v;   /* the values that the file holds, after its dtype */
+    int grouped; /* set by tests: products with it round their inputs as ops.h says of Q8 and Q4 */
 } tiny_tensor;
 
 typedef struct tiny {

@@ -88,8 +88,8 @@ static void test_table(void **state) {
                 {"I64", GY_I64, 8},   {"I32", GY_I32, 4},         {"I16", GY_I16, 2},        {"I8", GY_I8, 1},
                 {"U64", GY_U64, 8},   {"U32", GY_U32, 4},         {"U16", GY_U16, 2},        {"U8", GY_U8, 1},
                 {"BOOL", GY_BOOL, 1}, {"F8_E4M3", GY_F8_E4M3, 1}, {"F8_E5M2", GY_F8_E5M2, 1}};
-    assert_int_equal(sizeof want / sizeof *want, GY_DTYPE_COUNT);
-    for (size_t i = 0; i < GY_DTYPE_COUNT; i++) {
+    assert_int_equal(sizeof want / sizeof *want, GY_Q8); /* the rest occurs in no file */
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         gy_dtype t = GY_DTYPE_COUNT;
         assert_int_equal(gy_dtype_parse(want[i].name, strlen(want[i].name), &t), 0);
         assert_int_equal(t, want[i].t);
@@ -100,7 +100,7 @@ static void test_table(void **state) {
 
 static void test_parse_refuses(void **state) {
     (void)state;
-    static const char *const bad[] = {"", "f32", "F3", "F321", "BF16 ", "F4", "F8_E8M0", "C64", "F8"};
+    static const char *const bad[] = {"", "f32", "F3", "F321", "BF16 ", "F4", "F8_E8M0", "C64", "F8", "Q8", "Q4"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         gy_dtype t = GY_U8;
         assert_int_equal(gy_dtype_parse(bad[i], strlen(bad[i]), &t), -1);

@@ -208,7 +208,7 @@ static void results_are_those_of_the_host(void **state) {
     (void)state;
     static const char *const models[] = {"ouro-tiny", "huginn-tiny", "nanbeige-tiny"};
     static outcome host, other;
-    static const gy_weight_form forms[] = {GY_WEIGHTS_AS_FILE, GY_WEIGHTS_FP8, GY_WEIGHTS_INT8};
+    static const gy_weight_form forms[] = {GY_WEIGHTS_AS_FILE, GY_WEIGHTS_FP8, GY_WEIGHTS_BF16};
     for (int i = 0; i < 18; i++) {
         gold_setup s = {.model = models[i / 2 % 3],
                         .backend = "ref",

@@ -1,5 +1,5 @@
-/* Weights in 8 bits: E4M3's codes, and rows of values with a scale, against slow methods in double that share no code
- * with src/tensor.
+/* Weights in fewer bits: E4M3's codes, rows of them with a scale, and groups in panels, against slow methods that share
+ * no code with src/tensor.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -118,27 +118,20 @@ static void many_floats(void **state) {
 
 enum { MOST = 1400 };
 
-static double held(uint8_t q, gy_dtype t) {
-    return t == GY_I8 ? (double)(int8_t)q : value_of(q);
-}
-
 /* Each element against the definition (quant.h): scale and quotient in f32, then the nearest value. */
-static void check_row(const float *w, size_t k, gy_dtype to) {
+static void check_row(const float *w, size_t k) {
     uint8_t q[MOST + 1];
     float scale, most = 0;
     q[k] = 0xa5;
-    assert_int_equal(gy_quant_row(q, &scale, to, w, GY_F32, k), 0);
+    assert_int_equal(gy_quant_row(q, &scale, w, GY_F32, k), 0);
     assert_int_equal(q[k], 0xa5);
     for (size_t j = 0; j < k; j++) most = fmaxf(most, fabsf(w[j]));
-    float want = most / (to == GY_I8 ? 127.0f : 448.0f);
-    assert_true(scale == fmaxf(want, 0x1p-126f));
+    assert_true(scale == fmaxf(most / 448.0f, 0x1p-126f));
     for (size_t j = 0; j < k; j++) {
-        double x = (double)(w[j] / scale), v = held(q[j], to);
-        if (to == GY_F8_E4M3) assert_int_equal(q[j], nearest(x));
-        if (to == GY_I8) assert_true(v == fmax(-127, fmin(127, nearbyint(x))));
+        double x = (double)(w[j] / scale), v = value_of(q[j]);
+        assert_int_equal(q[j], nearest(x));
         /* What the definition means: half a step of what the row's largest allows. */
-        double step = to == GY_I8 ? 0.5 : fmax(fabs(x) * 0x1p-4, 0x1p-10);
-        assert_true(fabs(v - x) <= step * (1 + 1e-6));
+        assert_true(fabs(v - x) <= fmax(fabs(x) * 0x1p-4, 0x1p-10) * (1 + 1e-6));
     }
 }
 
@@ -157,12 +150,11 @@ static void rows(void **state) {
     for (uint32_t i = 0; i < 400; i++) {
         size_t k = sizes[i % 8];
         fill_row(w, k, i);
-        check_row(w, k, GY_F8_E4M3);
-        check_row(w, k, GY_I8);
+        check_row(w, k);
     }
 }
 
-/* Both types use their largest value, of either sign, and nothing beyond it: never -128, never NaN. */
+/* The largest value is used, of either sign, and nothing beyond it: never NaN. */
 static void ends(void **state) {
     (void)state;
     uint8_t q[3];
@@ -170,48 +162,197 @@ static void ends(void **state) {
     for (uint32_t i = 0; i < 20000; i++) {
         float big = from_bits(0x00800000u + draw(9, i) % 0x7f000000u);
         const float w[3] = {big, -big, big / 3};
-        assert_int_equal(gy_quant_row(q, &scale, GY_F8_E4M3, w, GY_F32, 3), 0);
+        assert_int_equal(gy_quant_row(q, &scale, w, GY_F32, 3), 0);
         if (scale > 0x1p-126f) assert_true(q[0] == 0x7e && q[1] == 0xfe);
-        assert_int_equal(gy_quant_row(q, &scale, GY_I8, w, GY_F32, 3), 0);
-        if (scale > 0x1p-126f) assert_true((int8_t)q[0] == 127 && (int8_t)q[1] == -127);
     }
 }
+
+static const float zeros[5] = {0.0f, -0.0f, 0.0f, -0.0f, 0.0f};
+static const float smallest[4] = {0x1p-149f, -0x1p-140f, 0x1p-130f, -0x1.8p-127f};
 
 /* Nothing, and less than a normal scale can say. */
 static void small_rows(void **state) {
     (void)state;
-    float zero[5] = {0.0f, -0.0f, 0.0f, -0.0f, 0.0f}, tiny[4] = {0x1p-149f, -0x1p-140f, 0x1p-130f, -0x1.8p-127f};
     uint8_t q[5];
     float scale;
+    check_row(zeros, 5);
+    check_row(smallest, 4);
+    assert_int_equal(gy_quant_row(q, &scale, zeros, GY_F32, 5), 0);
+    assert_true(scale == 0x1p-126f);
+    for (int j = 0; j < 5; j++) assert_true(value_of(q[j]) == 0);
+}
+
+/* ---- groups ----------------------------------------------------------------------------------------------------- */
+
+enum { MOST_ROWS = 70 };
+static const gy_dtype grouped[] = {GY_Q8, GY_Q4};
+
+/* A matrix of n rows in memory of exactly its size, with a frame around it. */
+typedef struct panels {
+    gy_dtype t;
+    size_t n, k, bytes;
+    uint8_t *mem;
+} panels;
+
+static panels panels_make(gy_dtype t, size_t n, size_t k) {
+    panels p = {.t = t, .n = n, .k = k};
+    size_t block = t == GY_Q8 ? 1088 : 576;
+    p.bytes = (n + 31) / 32 * ((k + 31) / 32) * block;
+    assert_int_equal(gy_quant_bytes(t, (int64_t)n, (int64_t)k), p.bytes);
+    p.mem = malloc(p.bytes + 128);
+    memset(p.mem, 0xa5, p.bytes + 128);
+    memset(p.mem + 64, 0, p.bytes);
+    return p;
+}
+
+static void panels_free(panels *p) {
+    for (int i = 0; i < 64; i++) assert_true(p->mem[i] == 0xa5 && p->mem[64 + p->bytes + (size_t)i] == 0xa5);
+    free(p->mem);
+}
+
+static int put_row(panels *p, size_t i, const void *w, gy_dtype t) {
+    return gy_quant_groups_row(p->mem + 64, p->t, (int64_t)i, w, t, p->k);
+}
+
+/* By the layout that quant.h writes down, byte by byte. */
+static int at(const panels *p, size_t i, size_t j) {
+    size_t block = p->t == GY_Q8 ? 1088 : 576, quad = j % 32 / 4;
+    const uint8_t *b = p->mem + 64 + (i / 32 * ((p->k + 31) / 32) + j / 32) * block + 64;
+    if (p->t == GY_Q8) return b[quad * 128 + i % 32 * 4 + j % 4] - 128;
+    return (b[quad / 2 * 128 + i % 32 * 4 + j % 4] >> (quad % 2 ? 4 : 0)) % 16 - 8;
+}
+
+static float scale_at(const panels *p, size_t i, size_t g) {
+    size_t block = p->t == GY_Q8 ? 1088 : 576;
+    const uint8_t *b = p->mem + 64 + (i / 32 * ((p->k + 31) / 32) + g) * block + i % 32 * 2;
+    return from_bits((uint32_t)(b[0] | b[1] << 8) << 16);
+}
+
+static float limit(float v, float lo, float hi) {
+    return fmaxf(lo, fminf(hi, v));
+}
+
+/* What is left of u = w / m when it is divided by 1 / c: the definition's sums, eight side by side. */
+static float left_of(const float *w, size_t n, float m, float c) {
+    float lane[8] = {0}, all = 0;
+    for (size_t j = 0; j < n; j++) {
+        float x = w[j] / m * c, d = x - limit(nearbyintf(x), -8, 7), square = d * d;
+        lane[j % 8] += square;
+    }
+    for (int i = 0; i < 8; i++) all += lane[i];
+    return all / (c * c);
+}
+
+static float scale_4(const float *w, size_t n, float most) {
+    static const float c[] = {-8, -7, -7.5f, -8.5f};
+    int best = 0;
+    size_t first = 0;
+    if (most / 8.5f <= 0x1p-126f) return 0x1p-126f;
+    while (fabsf(w[first]) < most) first++;
+    for (int i = 1; i < 4; i++)
+        if (left_of(w, n, w[first], c[i]) < left_of(w, n, w[first], c[best])) best = i;
+    return w[first] / c[best];
+}
+
+/* Group g of row i, n elements from w on. */
+static void check_group(const panels *p, size_t i, size_t g, const float *w, size_t n) {
+    float most = 0, scale = scale_at(p, i, g), end = p->t == GY_Q8 ? 127 : 8;
+    for (size_t j = 0; j < n; j++) most = fmaxf(most, fabsf(w[j]));
+    float want = p->t == GY_Q8 ? fmaxf(most / 127.0f, 0x1p-126f) : scale_4(w, n, most);
+    assert_true(scale == gy_bf16_round(want));
+    for (size_t j = 0; j < n; j++) {
+        float x = w[j] / scale;
+        int q = at(p, i, g * 32 + j);
+        assert_true((float)q == limit(nearbyintf(x), p->t == GY_Q8 ? -127 : -8, p->t == GY_Q8 ? 127 : 7));
+        /* What it means: half a step, more only beyond the end of what Q4 has. */
+        assert_true(fabsf((float)q - x) <= 0.5f || (fabsf(x) > end - 1 && fabsf((float)q - x) <= end / 7 + 0.5f));
+        assert_int_equal(q, gy_quant_value(p->mem + 64, p->t, (int64_t)p->k, (int64_t)i, (int64_t)(g * 32 + j)));
+    }
+    assert_true(scale == gy_quant_scale(p->mem + 64, p->t, (int64_t)p->k, (int64_t)i, (int64_t)g));
+}
+
+static void groups_of(gy_dtype t, size_t n, size_t k, uint32_t seed) {
+    float w[MOST];
+    panels p = panels_make(t, n, k);
+    for (size_t i = 0; i < n; i++) { /* in another order than they lie */
+        fill_row(w, k, seed + (uint32_t)(n - 1 - i));
+        assert_int_equal(put_row(&p, n - 1 - i, w, GY_F32), 0);
+    }
+    for (size_t i = 0; i < n; i++) {
+        fill_row(w, k, seed + (uint32_t)i);
+        for (size_t g = 0; g < (k + 31) / 32; g++) check_group(&p, i, g, w + g * 32, k - g * 32 < 32 ? k - g * 32 : 32);
+    }
+    for (size_t i = n; i < (n + 31) / 32 * 32; i++) /* beyond the last row */
+        for (size_t g = 0; g < (k + 31) / 32; g++) assert_true(scale_at(&p, i, g) == 0);
+    for (size_t i = 0; i < n; i++) /* beyond the last element */
+        for (size_t j = k; j < (k + 31) / 32 * 32; j++) assert_int_equal(at(&p, i, j), 0);
+    panels_free(&p);
+}
+
+static void groups(void **state) {
+    (void)state;
+    static const size_t ks[] = {1, 5, 31, 32, 33, 64, 500, 513, MOST}, ns[] = {1, 31, 32, 33, MOST_ROWS};
+    for (uint32_t i = 0; i < 90; i++) groups_of(grouped[i % 2], ns[i % 5], ks[i % 9], 500 + 100 * i);
+}
+
+/* Q8 uses its largest value of either sign and nothing beyond; Q4 gives the largest its own sign's end, or nearly. */
+static void group_ends(void **state) {
+    (void)state;
+    panels a = panels_make(GY_Q8, 1, 3), b = panels_make(GY_Q4, 1, 3);
+    for (uint32_t i = 0; i < 20000; i++) {
+        float big = from_bits(0x00800000u + draw(9, i) % 0x7f000000u);
+        const float w[3] = {big, -big, big / 3};
+        memset(a.mem + 64, 0, a.bytes);
+        memset(b.mem + 64, 0, b.bytes);
+        assert_int_equal(put_row(&a, 0, w, GY_F32) | put_row(&b, 0, w, GY_F32), 0);
+        if (big / 127 > 0x1p-126f) assert_true(at(&a, 0, 0) == 127 && at(&a, 0, 1) == -127);
+        if (big / 8.5f > 0x1p-126f) assert_true(at(&b, 0, 0) <= -7 && at(&b, 0, 1) == 7);
+        check_group(&a, 0, 0, w, 3);
+        check_group(&b, 0, 0, w, 3);
+    }
+    panels_free(&a);
+    panels_free(&b);
+}
+
+static void small_groups(void **state) {
+    (void)state;
     for (int t = 0; t < 2; t++) {
-        gy_dtype to = t ? GY_I8 : GY_F8_E4M3;
-        check_row(zero, 5, to);
-        check_row(tiny, 4, to);
-        assert_int_equal(gy_quant_row(q, &scale, to, zero, GY_F32, 5), 0);
-        assert_true(scale == 0x1p-126f);
-        for (int j = 0; j < 5; j++) assert_true(held(q[j], to) == 0);
+        panels p = panels_make(grouped[t], 2, 5);
+        float w[5] = {0};
+        memcpy(w, smallest, sizeof smallest);
+        assert_int_equal(put_row(&p, 0, zeros, GY_F32) | put_row(&p, 1, w, GY_F32), 0);
+        check_group(&p, 0, 0, zeros, 5);
+        check_group(&p, 1, 0, w, 5);
+        assert_true(scale_at(&p, 0, 0) == 0x1p-126f && at(&p, 0, 0) == 0 && at(&p, 0, 4) == 0);
+        panels_free(&p);
     }
 }
 
-/* A row is what it is in each type that holds it exactly, and whatever stands beside it. */
+/* ---- both ------------------------------------------------------------------------------------------------------- */
+
+/* A row is what it is in each type that holds it exactly. */
 static void sources(void **state) {
     (void)state;
-    float w[MOST];
-    uint16_t bf16[MOST], f16[MOST];
+    float w[MOST], sa, sb;
+    uint16_t half[2][MOST];
     uint8_t a[MOST], b[MOST];
-    float sa, sb;
+    const gy_dtype from[] = {GY_BF16, GY_F16};
     for (uint32_t j = 0; j < MOST; j++) {
         w[j] = gy_f16_to_f32(gy_f32_to_f16(gy_bf16_round(gy_rand_unit_f32(draw(5, j)) * 8.0f - 4.0f)));
-        bf16[j] = gy_f32_to_bf16(w[j]);
-        f16[j] = gy_f32_to_f16(w[j]);
+        half[0][j] = gy_f32_to_bf16(w[j]);
+        half[1][j] = gy_f32_to_f16(w[j]);
     }
-    for (int t = 0; t < 2; t++) {
-        gy_dtype to = t ? GY_I8 : GY_F8_E4M3;
-        assert_int_equal(gy_quant_row(a, &sa, to, w, GY_F32, MOST), 0);
-        assert_int_equal(gy_quant_row(b, &sb, to, bf16, GY_BF16, MOST), 0);
+    assert_int_equal(gy_quant_row(a, &sa, w, GY_F32, MOST), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(gy_quant_row(b, &sb, half[i], from[i], MOST), 0);
         assert_true(sa == sb && !memcmp(a, b, MOST));
-        assert_int_equal(gy_quant_row(b, &sb, to, f16, GY_F16, MOST), 0);
-        assert_true(sa == sb && !memcmp(a, b, MOST));
+        for (int t = 0; t < 2; t++) {
+            panels p = panels_make(grouped[t], 1, MOST), q = panels_make(grouped[t], 1, MOST);
+            assert_int_equal(put_row(&p, 0, w, GY_F32) | put_row(&q, 0, half[i], from[i]), 0);
+            assert_memory_equal(p.mem, q.mem, p.bytes + 128);
+            panels_free(&p);
+            panels_free(&q);
+        }
     }
 }
 
@@ -221,21 +362,25 @@ static void not_finite(void **state) {
     float w[600];
     uint8_t q[600];
     for (size_t i = 0; i < 4; i++)
-        for (size_t at = 0; at < 600; at += 599) {
+        for (size_t where = 0; where < 600; where += 599) {
             float scale = 7;
+            panels p = panels_make(grouped[i % 2], 1, 600);
             for (size_t j = 0; j < 600; j++) w[j] = 1.0f;
-            w[at] = bad[i];
+            w[where] = bad[i];
             memset(q, 0xa5, sizeof q);
-            assert_int_equal(gy_quant_row(q, &scale, i % 2 ? GY_I8 : GY_F8_E4M3, w, GY_F32, 600), -1);
+            assert_int_equal(gy_quant_row(q, &scale, w, GY_F32, 600), -1);
             assert_true(scale == 7 && q[0] == 0xa5 && q[599] == 0xa5);
+            assert_int_equal(put_row(&p, 0, w, GY_F32), -1);
+            panels_free(&p);
         }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_codes),   cmocka_unit_test(all_ties), cmocka_unit_test(limits),
-        cmocka_unit_test(many_floats), cmocka_unit_test(rows),     cmocka_unit_test(ends),
-        cmocka_unit_test(small_rows),  cmocka_unit_test(sources),  cmocka_unit_test(not_finite),
+        cmocka_unit_test(all_codes),    cmocka_unit_test(all_ties), cmocka_unit_test(limits),
+        cmocka_unit_test(many_floats),  cmocka_unit_test(rows),     cmocka_unit_test(ends),
+        cmocka_unit_test(small_rows),   cmocka_unit_test(groups),   cmocka_unit_test(group_ends),
+        cmocka_unit_test(small_groups), cmocka_unit_test(sources),  cmocka_unit_test(not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

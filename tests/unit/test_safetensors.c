@@ -168,7 +168,7 @@ static void test_eight_dimensions(void **state) {
 
 static void test_every_dtype(void **state) {
     (void)state;
-    for (int t = 0; t < GY_DTYPE_COUNT; t++) {
+    for (int t = 0; t < GY_Q8; t++) { /* those behind it are no file's */
         char json[200];
         const int bytes = (int)gy_dtype_bytes((gy_dtype)t);
         snprintf(json, sizeof json, ONE("\"%s\"", "[3]", "[0,%d]"), gy_dtype_name((gy_dtype)t), 3 * bytes);

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Are PyTorch's logits and gates those of gyre, in F32? 50 prompts through `gyre eval`, largest difference at most 1e-3.
+And is leaving early the same: do texts and loops of `gyre run --exit gate` come out of the training's forward pass too?
 
     python3 check_logits.py GYRE [MODEL]
 
 Without MODEL: random weights of an odd shape, exact in BF16, with gate and norms that are not what they begin as.
 """
-import os
+import json
 import random
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ import tempfile
 
 import numpy as np
 import torch
-from model import SIZES, Ouro, Shape, export, load, restore
+from model import SIZES, Exit, Ouro, Shape, export, load, restore
 
 TOLERANCE = 1e-3
 
@@ -34,8 +35,6 @@ def random_model(folder):
 
 
 def read_model(folder):
-    import json
-
     c = json.load(open(folder + "/config.json"))
     s = Shape(c["vocab_size"], c["hidden_size"], c["intermediate_size"], c["num_hidden_layers"], c["num_attention_heads"],
               c["total_ut_steps"], c["max_position_embeddings"], c["rope_theta"], c["rms_norm_eps"])
@@ -63,6 +62,32 @@ def ours(model, ids):
         return model.logits(states[-1])[0].numpy(), gates[0].numpy()
 
 
+def run(gyre, folder, ids, threshold):
+    """Ids and loops of 16 tokens by gyre, and what PyTorch says at these positions, given the same ids."""
+    cmd = [gyre, "run", folder, "--prompt-ids", ",".join(map(str, ids)), "--json", "--max-tokens", "16", "--ignore-eos", "--exit", "gate"]
+    cmd += ["--exit-threshold", str(threshold), "--dtype", "f32", "--threads", "2"]
+    got = json.loads(subprocess.run(cmd, check=True, capture_output=True, text=True).stdout)
+    return got["token_ids"], got["loops"]
+
+
+@torch.no_grad()
+def follow(model, ids, out, threshold):
+    given = torch.tensor([ids + out[:-1]])
+    made = torch.arange(given.shape[1])[None] >= len(ids)
+    states, _, loops = model(given, torch.ones_like(given), Exit(made, torch.tensor([[threshold]])))
+    state = torch.stack(states)[loops[0] - 1, 0, torch.arange(given.shape[1])]
+    return model.logits(state).argmax(-1)[len(ids) - 1 :].tolist(), loops[0, len(ids) - 1 :].tolist()
+
+
+def compare_exits(gyre, folder, model):
+    same = left = 0
+    for i, ids in enumerate(prompts(model.s.n_vocab)[:30]):
+        out, loops = run(gyre, folder, ids, threshold := (0.5, 0.8, 0.95)[i % 3])
+        same += follow(model, ids, out, threshold) == (out, loops)
+        left += sum(n < model.s.n_loop for n in loops)
+    return same, left
+
+
 def main(gyre, folder=None):
     tmp = tempfile.mkdtemp()
     model = read_model(folder) if folder else random_model(tmp + "/model")
@@ -73,10 +98,12 @@ def main(gyre, folder=None):
         worst_gate = max(worst_gate, float(np.abs(gates - want_gates).max()))
         same += int((logits.argmax(1) == want.argmax(1)).sum())
         n += len(ids)
+    same_exits, left = compare_exits(gyre, folder or tmp + "/model", model)
     shutil.rmtree(tmp)
     print(f"50 prompts, {n} positions, logits to {np.abs(want).max():.1f}: largest difference {worst_logit:.2e}, of gates "
           f"{worst_gate:.2e}; likeliest token the same at {same} of {n}")
-    return 0 if max(worst_logit, worst_gate) <= TOLERANCE else 1
+    print(f"30 texts of 16 tokens, {left} of them after fewer than all loops: texts and loops the same in {same_exits} of 30")
+    return 0 if max(worst_logit, worst_gate) <= TOLERANCE and same_exits == 30 else 1
 
 
 if __name__ == "__main__":

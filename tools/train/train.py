@@ -271,7 +271,7 @@ class Run:
         self.say(step=self.number, s=round(self.seconds(), 1), right=self.summary())
         self.saved = time.time()
 
-    def write_resume(self, part_bytes=13_000_000):
+    def write_resume(self, part_bytes=15_000_000):
         rest = {"low." + n: w - w.bfloat16().float() for n, w in tensors(self.model).items()}
         rest |= {"m." + n: x for n, x in self.opt.m.items()} | {"v." + n: x for n, x in self.opt.v.items()}
         arrays = {n: ("BF16", x.shape, bf16_bits(x)) for n, x in rest.items()}

@@ -4,7 +4,8 @@
 #define VL 8
 #define KERNELS gy_cpu_kernels_avx2
 #define KERNELS_NAME "cpu-avx2"
-#define TILE_OUT 2 /* outputs of a tile of 2 to 4 rows: 8 accumulators, 2 of w, 4 of x at a time, of 16 registers */
+#define PANEL_VECS 2
+#define PANEL_ROWS 6 /* 12 sums, 2 of w, 1 of x: 15 of 16 registers */
 
 typedef __m256 V;
 typedef __m256d D; /* half a V, widened */
@@ -85,6 +86,12 @@ static inline V v_load_f16(const void *p) {
 }
 
 /* 2 VL elements as their even and their odd ones. */
+static inline void pair_load_f16(const void *p, V *even, V *odd) {
+    __m256i u = _mm256_loadu_si256(p), low = _mm256_and_si256(u, _mm256_set1_epi32(0xffff));
+    __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, _mm256_srli_epi32(u, 16)), 0xd8);
+    *even = _mm256_cvtph_ps(_mm256_castsi256_si128(both));
+    *odd = _mm256_cvtph_ps(_mm256_extracti128_si256(both, 1));
+}
 static inline void pair_load_bf16(const void *p, V *even, V *odd) {
     __m256i u = _mm256_loadu_si256(p);
     *even = _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
@@ -98,11 +105,6 @@ static inline void pair_load_e4m3(const void *p, V *even, V *odd) {
     __m128i high = _mm_and_si128(_mm_srai_epi16(u, 1), keep);
     *even = v_mul(_mm256_cvtph_ps(low), v_set1(256.0f));
     *odd = v_mul(_mm256_cvtph_ps(high), v_set1(256.0f));
-}
-static inline void pair_load_i8(const void *p, V *even, V *odd) {
-    __m256i u = _mm256_cvtepi16_epi32(_mm_loadu_si128(p));
-    *even = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(u, 24), 24));
-    *odd = _mm256_cvtepi32_ps(_mm256_srai_epi32(u, 8));
 }
 static inline void pair_store_bf16(void *p, V even, V odd) {
     _mm256_storeu_si256(p, _mm256_or_si256(_mm256_srli_epi32(bf16_bits(even), 16), bf16_bits(odd)));
@@ -119,6 +121,23 @@ static inline void pair_store_f32(void *p, V even, V odd) {
     V low = _mm256_unpacklo_ps(even, odd), high = _mm256_unpackhi_ps(even, odd);
     v_store(p, _mm256_permute2f128_ps(low, high, 0x20));
     v_store((char *)p + 32, _mm256_permute2f128_ps(low, high, 0x31));
+}
+
+#define V_TRANSPOSE
+static inline void v_transpose(V *r) { /* r[i][j] = r[j][i]: pairs of rows, then of pairs, then halves of vectors */
+    __m256d p[8];
+    for (int i = 0; i < 8; i += 4) {
+        for (int j = 0; j < 2; j++) {
+            V a = j ? _mm256_unpackhi_ps(r[i], r[i + 1]) : _mm256_unpacklo_ps(r[i], r[i + 1]);
+            V b = j ? _mm256_unpackhi_ps(r[i + 2], r[i + 3]) : _mm256_unpacklo_ps(r[i + 2], r[i + 3]);
+            p[i + 2 * j] = _mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b));
+            p[i + 2 * j + 1] = _mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b));
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm256_castpd_ps(_mm256_permute2f128_pd(p[i], p[i + 4], 0x20));
+        r[i + 4] = _mm256_castpd_ps(_mm256_permute2f128_pd(p[i], p[i + 4], 0x31));
+    }
 }
 
 static inline D d_zero(void) {

@@ -1,13 +1,15 @@
 /* The kernels for AVX-512 (F, BW, DQ, VL): this file gives the vector vocabulary, the *.inc files the kernels.
- * No cpu feature beyond those four: AVX512_BF16's dot product flushes subnormals and rounds in its own way, so it
- * cannot follow the contracts of ops.h.
+ * With V_DOT also AVX512_BF16 (avx512bf16_kernels.c).
  */
 #include <immintrin.h>
 
 #define VL 16
+#ifndef KERNELS
 #define KERNELS gy_cpu_kernels_avx512
 #define KERNELS_NAME "cpu-avx512"
-#define TILE_OUT 4 /* outputs of a tile of 2 to 4 rows: 16 accumulators, 8 of x, 2 of w: 26 of 32 registers */
+#endif
+#define PANEL_VECS 2
+#define PANEL_ROWS 12 /* 24 sums of two vectors each, 2 of w, 1 of x: 27 of 32 registers */
 
 typedef __m512 V;
 typedef __m512d D; /* half a V, widened */
@@ -81,6 +83,11 @@ static inline V v_load_f16(const void *p) {
 }
 
 /* 2 VL elements as their even and their odd ones. */
+static inline void pair_load_f16(const void *p, V *even, V *odd) {
+    __m512i u = _mm512_loadu_si512(p);
+    *even = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(u));
+    *odd = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(u, 16)));
+}
 static inline void pair_load_bf16(const void *p, V *even, V *odd) {
     __m512i u = _mm512_loadu_si512(p);
     *even = _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
@@ -95,11 +102,6 @@ static inline void pair_load_e4m3(const void *p, V *even, V *odd) {
     *even = v_mul(_mm512_cvtph_ps(low), v_set1(256.0f));
     *odd = v_mul(_mm512_cvtph_ps(high), v_set1(256.0f));
 }
-static inline void pair_load_i8(const void *p, V *even, V *odd) {
-    __m512i u = _mm512_cvtepi16_epi32(_mm256_loadu_si256(p));
-    *even = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(u, 24), 24));
-    *odd = _mm512_cvtepi32_ps(_mm512_srai_epi32(u, 8));
-}
 static inline void pair_store_bf16(void *p, V even, V odd) {
     _mm512_storeu_si512(p, _mm512_or_si512(_mm512_srli_epi32(bf16_bits(even), 16), bf16_bits(odd)));
 }
@@ -113,6 +115,33 @@ static inline void pair_store_f32(void *p, V even, V odd) {
     const __m512i i = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     v_store(p, _mm512_permutex2var_ps(even, i, odd));
     v_store((char *)p + 64, _mm512_permutex2var_ps(even, _mm512_add_epi32(i, _mm512_set1_epi32(8)), odd));
+}
+
+#define V_TRANSPOSE
+static inline void v_transpose(V *r) { /* r[i][j] = r[j][i]: pairs of rows, then of pairs, then quarters of vectors */
+    __m512d p[16];
+    V t[16];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        for (int j = 0; j < 2; j++) {
+            __m512d a = _mm512_castps_pd(t[i + j]), b = _mm512_castps_pd(t[i + j + 2]);
+            p[i + 2 * j] = _mm512_unpacklo_pd(a, b);
+            p[i + 2 * j + 1] = _mm512_unpackhi_pd(a, b);
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        V a = _mm512_castpd_ps(p[i]), b = _mm512_castpd_ps(p[i + 4]);
+        V c = _mm512_castpd_ps(p[i + 8]), d = _mm512_castpd_ps(p[i + 12]);
+        V ab = _mm512_shuffle_f32x4(a, b, 0x88), cd = _mm512_shuffle_f32x4(c, d, 0x88);
+        V ab1 = _mm512_shuffle_f32x4(a, b, 0xdd), cd1 = _mm512_shuffle_f32x4(c, d, 0xdd);
+        r[i] = _mm512_shuffle_f32x4(ab, cd, 0x88);
+        r[i + 8] = _mm512_shuffle_f32x4(ab, cd, 0xdd);
+        r[i + 4] = _mm512_shuffle_f32x4(ab1, cd1, 0x88);
+        r[i + 12] = _mm512_shuffle_f32x4(ab1, cd1, 0xdd);
+    }
 }
 
 static inline D d_zero(void) {
@@ -138,5 +167,11 @@ static inline double d_sum(D a) {
     __m128d q = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
     return _mm_cvtsd_f64(_mm_add_sd(q, _mm_unpackhi_pd(q, q)));
 }
+
+#ifdef V_DOT
+static inline V v_dot(V sum, V a, V b) { /* of BF16: each lane of sum plus the products of its two */
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}
+#endif
 
 #include "ops/cpu/kernels.inc"

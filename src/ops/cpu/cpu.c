@@ -1,10 +1,10 @@
 /* The CPU backend: chooses the kernels, owns threads and scratch, splits work. It computes no float itself.
  *
- * Splitting never decides a result: linears are split by outputs, attention by (row, KV head), the rest by rows, and
- * each kernel's order of sums is fixed by one row's shape (kernels.inc).
- * Scratch is made once, at creation, and carved in this order: packed rows of a linear's input, then one piece per
- * member for attention. It is lazily committed, so bounds that are never reached cost address space only.
- * Deliberately not here: packed weights, AMX, AVX512_BF16, fused operations; weights are read where they are mapped.
+ * Splitting never decides a result: linears are split by panels of outputs, attention by KV heads of rows and fixed
+ * chunks of their context, the rest by rows, and each kernel's order of sums is fixed by one row's shape (kernels.inc).
+ * Scratch is made once, at creation, and carved in this order: packed rows of a linear's input, then attention's
+ * (cpu_attn.c) or a product's panels. It is lazily committed, so bounds that are never reached cost address space only.
+ * Deliberately not here: AMX (no machine to measure it on), fused operations.
  */
 #include "base/cpu.h"
 #include "base/team.h"
@@ -168,6 +168,8 @@ static const gy_ops cpu_ops = {
     .parallel = cpu_parallel,
     .embed = cpu_embed,
     .norm = cpu_norm,
+    .prepare = gy_cpu_prepare,
+    .unprepare = gy_cpu_unprepare,
     .linear = gy_cpu_linear_run,
     .rope_table = cpu_rope_table,
     .rope_kv = cpu_rope_kv,
@@ -184,6 +186,8 @@ static const gy_ops cpu_ops = {
 
 static const gy_cpu_kernels *kernels_choose(uint32_t features) {
 #if defined(__x86_64__)
+    if ((features & GY_CPU_AVX512) && (features & GY_CPU_AVX512_BF16) && gy_cpu_has_fast_bf16_dot())
+        return &gy_cpu_kernels_avx512bf16;
     if (features & GY_CPU_AVX512) return &gy_cpu_kernels_avx512;
     if (features & GY_CPU_AVX2) return &gy_cpu_kernels_avx2;
 #elif defined(__aarch64__)
@@ -201,10 +205,11 @@ static gy_status scratch_create(cpu_backend *c, const gy_ops_limits *lim, gy_err
     size_t n;
     c->max_k = lim->max_k;
     c->linear_floats = 4 * stride > usual ? 4 * stride : usual;
-    /* n_head * head_dim <= max_k, as the next linear reads it; padding adds less than a block to each head. */
-    c->attn_floats = 2 * (stride + GY_CPU_ATTN_HEADS * gy_cpu_pad(c->kern, 1));
-    if (gy_size_mul((size_t)gy_team_size(c->team), (size_t)c->attn_floats, &n) ||
-        gy_size_add(n, (size_t)c->linear_floats, &n) || gy_size_mul(n, sizeof(float), &n))
+    /* Attention and products never run at once: what comes behind the packed rows is either's. */
+    c->panel_floats = ((int64_t)c->kern->panel_scratch + 63) / 64 * 16;
+    int64_t attn = gy_cpu_attn_floats(c), panels = gy_team_size(c->team) * c->panel_floats;
+    if (gy_size_add((size_t)(attn > panels ? attn : panels), (size_t)c->linear_floats, &n) ||
+        gy_size_mul(n, sizeof(float), &n))
         return gy_err_set(err, GY_E_LIMIT, "cpu backend: max_k %d is too large", lim->max_k);
     c->scratch = gy_mem_map_pages(GY_MEM_ENGINE, n);
     if (!c->scratch) return gy_err_set(err, GY_E_NOMEM, "cpu backend: no memory for %zu bytes of scratch", n);
@@ -227,6 +232,7 @@ gy_status gy_backend_cpu_create(const gy_cpu_opts *o, gy_err *err, gy_backend **
     cpu_backend *c = gy_mem_alloc(GY_MEM_ENGINE, 1, sizeof *c);
     if (!c) return gy_err_set(err, GY_E_NOMEM, "cpu backend: no memory for %zu bytes", sizeof *c);
     c->kern = kernels_choose(gy_cpu_features());
+    c->quant = gy_cpu_quant_choose(gy_cpu_features());
     c->ops = cpu_ops;
     c->ops.name = c->kern->name;
     c->be = (gy_backend){.ops = &c->ops, .act = o->act, .is_host = 1};

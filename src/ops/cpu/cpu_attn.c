@@ -1,32 +1,218 @@
-/* How attention is shared out: whole rows, then KV heads of the rows that are left. It computes no float itself
- * (attn.inc does). */
+/* How attention is shared out. Rows that follow one another and read the same map row (a piece of a prompt) form a
+ * block, which reads each position once for all of them. The blocks' KV heads, in order, are cut into one piece for
+ * each member, of about equal cost. A border falls between two heads, or inside one head of a block of one row, at a
+ * chunk's beginning: the chunks of such a head are stored and joined in order afterwards, which is what a head in one
+ * piece does too (attn.inc). It computes no float itself, and no border changes a bit.
+ */
 #include "ops/cpu/cpu_int.h"
+
+enum {
+    ATTN_HEAD_BYTES = 256 << 10,  /* K and V of a tile that a walk goes through: with the next one, half of an L2 */
+    ATTN_PART_FLOATS = 256 << 10, /* for stored chunks, each member */
+    ATTN_CUT_SHARE = 16,          /* a head is cut where it is more than this part of a member's share */
+};
+
+/* Where a member's piece begins. */
+typedef struct attn_border {
+    int64_t row0, head, chunk; /* chunk > 0: the head is cut here */
+    float *part;               /* of the cut head */
+} attn_border;
 
 typedef struct attn_task {
     const cpu_backend *c;
     const gy_attn_args *a;
+    int64_t group, block_rows; /* query heads of a KV head; most rows of a block */
+    int64_t share;             /* of the cost, a member's */
+    attn_border *border;       /* [n_member + 1] */
 } attn_task;
 
-/* Whole rows are dealt in turn, because later rows of a chunk see longer contexts; the rows that are left over, fewer
- * than members, are split by KV heads. */
-static void attn_member(void *arg, int member, int n_member) {
-    const attn_task *t = arg;
-    const cpu_backend *c = t->c;
-    const gy_attn_args *a = t->a;
-    int64_t n_head_kv = a->kv->n_head_kv, group = a->n_head / n_head_kv, whole = a->rows.n_row / n_member * n_member;
-    float *scratch = c->scratch + c->linear_floats + member * c->attn_floats;
-    int64_t lo, hi;
-    for (int64_t r = member; r < whole; r += n_member) c->kern->attn(c->be.act, a, r, 0, a->n_head, scratch);
-    gy_team_share((a->rows.n_row - whole) * n_head_kv, 1, member, n_member, &lo, &hi);
-    for (int64_t i = lo, n; i < hi; i += n) {
-        int64_t first = i % n_head_kv;
-        n = hi - i < n_head_kv - first ? hi - i : n_head_kv - first;
-        c->kern->attn(c->be.act, a, whole + i / n_head_kv, first * group, (first + n) * group, scratch);
+/* ---- scratch: borders, stored chunks, then one piece for each member --------------------------------------------- */
+
+static int64_t border_floats(int64_t n_member) {
+    return ((n_member + 1) * (int64_t)sizeof(attn_border) + 63) / 64 * 16;
+}
+
+/* Queries, a tile's K, V, sums and weights, then q and two states for each query. */
+static int64_t walk_floats(int64_t d_pad, int64_t n_query) {
+    return (2 * GY_CPU_ATTN_TILE + GY_CPU_ATTN_ROWS + 3 * n_query) * d_pad + GY_CPU_ATTN_ROWS * GY_CPU_ATTN_TILE +
+           n_query * GY_CPU_ATTN_QUERY_FLOATS;
+}
+
+/* One row of one KV head fits whatever the shape: its group * head_dim <= max_k, because the next linear reads it, and
+ * walk_floats along that curve is largest at one of its ends. */
+int64_t gy_cpu_attn_floats(cpu_backend *c) {
+    int64_t n = gy_team_size(c->team), usual = walk_floats(256, GY_CPU_ATTN_QUERIES);
+    int64_t ends = walk_floats(gy_cpu_pad(c->kern, c->max_k), 1) + walk_floats(gy_cpu_pad(c->kern, 1), c->max_k);
+    c->attn_floats = ((usual > ends ? usual : ends) + 15) / 16 * 16;
+    return border_floats(n) + n * (ATTN_PART_FLOATS + c->attn_floats);
+}
+
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
+
+typedef struct attn_block {
+    int64_t row0, n_row, to; /* to: positions that its longest row sees */
+    int64_t cost;            /* of one KV head; the unit is a query by a position */
+} attn_block;
+
+/* The block that begins at row0 < n_row. Packing a position costs about as much as two queries. */
+static attn_block block_at(const attn_task *t, int64_t row0) {
+    const gy_rows *rows = &t->a->rows;
+    attn_block b = {.row0 = row0};
+    int64_t sum = 0;
+    for (int64_t r = row0; r < rows->n_row && b.n_row < t->block_rows; r++, b.n_row++) {
+        if (rows->map_off[r] != rows->map_off[row0]) break;
+        sum += rows->pos[r] + 1;
+        b.to = rows->pos[r] + 1 > b.to ? rows->pos[r] + 1 : b.to;
+    }
+    b.cost = sum * t->group + 2 * b.to;
+    return b;
+}
+
+/* So many rows that packing is paid for, and so few that each member finds some heads. */
+static int64_t block_rows(const cpu_backend *c, const gy_attn_args *a) {
+    int64_t group = a->n_head / a->kv->n_head_kv, n = GY_CPU_ATTN_QUERIES / group, n_member = gy_team_size(c->team);
+    int64_t d_pad = gy_cpu_pad(c->kern, a->kv->head_dim);
+    while (n > 8 && (a->rows.n_row + n - 1) / n * a->kv->n_head_kv < 4 * n_member) n /= 2;
+    while (n > 1 && walk_floats(d_pad, n * group) > c->attn_floats) n--;
+    return n > 1 ? n : 1;
+}
+
+static int64_t n_chunk_of(const attn_block *b) {
+    return (b->to + GY_CPU_ATTN_CHUNK - 1) / GY_CPU_ATTN_CHUNK;
+}
+
+static int same_head(const attn_border *a, const attn_border *b) {
+    return a->row0 == b->row0 && a->head == b->head;
+}
+
+/* The border `at` behind the beginning of the block's first head: at a chunk or at the nearer end of a head. Borders
+ * stay in order, because a head is cut at all of its borders or at none. */
+static attn_border border_in(const attn_block *b, int64_t at, int may_cut) {
+    attn_border s = {.row0 = b->row0, .head = at / b->cost};
+    int64_t rest = at % b->cost;
+    if (may_cut) {
+        s.chunk = (rest * b->to / b->cost + GY_CPU_ATTN_CHUNK / 2) / GY_CPU_ATTN_CHUNK;
+        if (s.chunk < n_chunk_of(b)) return s;
+        s.chunk = 0;
+        rest = b->cost;
+    }
+    s.head += 2 * rest > b->cost;
+    return s;
+}
+
+/* Where stored chunks may go. */
+typedef struct attn_parts {
+    float *at;
+    int64_t left;
+} attn_parts;
+
+/* Border m, which lies in block b. Borders inside one head share the place where its chunks are stored. */
+static void border_set(const attn_task *t, int64_t m, const attn_block *b, int64_t at, attn_parts *parts) {
+    attn_border *s = &t->border[m];
+    int64_t floats = n_chunk_of(b) * t->group * (gy_cpu_pad(t->c->kern, t->a->kv->head_dim) + 2);
+    int again = m > 0 && s[-1].chunk > 0 && s[-1].row0 == b->row0 && s[-1].head == at / b->cost;
+    *s = border_in(b, at, again || (b->n_row == 1 && b->cost * ATTN_CUT_SHARE > t->share && floats <= parts->left));
+    if (s->chunk == 0) return;
+    s->part = again ? s[-1].part : parts->at;
+    parts->at += again ? 0 : floats;
+    parts->left -= again ? 0 : floats;
+}
+
+static void plan_make(attn_task *t, int64_t n_member, attn_parts parts) {
+    int64_t n_head_kv = t->a->kv->n_head_kv, total = 0, before = 0, m = 0;
+    attn_block b;
+    for (int64_t r = 0; r < t->a->rows.n_row; r += b.n_row) {
+        b = block_at(t, r);
+        total += b.cost * n_head_kv;
+    }
+    t->share = total / n_member;
+    for (int64_t r = 0; r < t->a->rows.n_row; r += b.n_row) {
+        b = block_at(t, r);
+        for (; m < n_member && total * m / n_member < before + b.cost * n_head_kv; m++)
+            border_set(t, m, &b, total * m / n_member - before, &parts);
+        before += b.cost * n_head_kv;
+    }
+    t->border[n_member] = (attn_border){.row0 = t->a->rows.n_row};
+}
+
+/* ---- members ----------------------------------------------------------------------------------------------------- */
+
+typedef struct attn_piece {
+    const attn_task *t;
+    attn_block b;
+    float *scratch;
+} attn_piece;
+
+/* Chunks [lo, hi) of a cut head. */
+static void piece_chunks(const attn_piece *p, int64_t head, int64_t lo, int64_t hi, float *part) {
+    const cpu_backend *c = p->t->c;
+    gy_cpu_attn w = {.a = p->t->a, .row0 = p->b.row0, .n_row = 1, .head0 = head, .n_head = 1, .part = part};
+    w.from = lo * GY_CPU_ATTN_CHUNK;
+    w.to = hi * GY_CPU_ATTN_CHUNK < p->b.to ? hi * GY_CPU_ATTN_CHUNK : p->b.to;
+    c->kern->attn(c->be.act, &w, p->scratch);
+}
+
+/* Whole heads [lo, hi), as many at a time as scratch and the L2 hold. */
+static void piece_heads(const attn_piece *p, int64_t lo, int64_t hi) {
+    const cpu_backend *c = p->t->c;
+    const gy_kv_view *kv = p->t->a->kv;
+    int64_t tile_bytes = 2 * GY_CPU_ATTN_TILE * (int64_t)kv->head_dim * (c->be.act == GY_F32 ? 4 : 2);
+    int64_t queries = p->b.n_row * p->t->group, most = ATTN_HEAD_BYTES / tile_bytes;
+    while (most > 1 && (most * queries > GY_CPU_ATTN_QUERIES ||
+                        walk_floats(gy_cpu_pad(c->kern, kv->head_dim), most * queries) > c->attn_floats))
+        most--;
+    gy_cpu_attn w = {.a = p->t->a, .row0 = p->b.row0, .n_row = p->b.n_row, .to = p->b.to};
+    for (int64_t h = lo; h < hi; h += w.n_head) {
+        w.head0 = h;
+        w.n_head = most < 1 ? 1 : hi - h < most ? hi - h : most;
+        c->kern->attn(c->be.act, &w, p->scratch);
     }
 }
 
+static float *member_scratch(const attn_task *t, int member, int n_member) {
+    return t->c->scratch + t->c->linear_floats + border_floats(n_member) + n_member * (int64_t)ATTN_PART_FLOATS +
+           member * t->c->attn_floats;
+}
+
+/* From border lo to border hi. A head is cut where either of them lies inside it. */
+static void attn_member(void *arg, int member, int n_member) {
+    const attn_task *t = arg;
+    const attn_border *lo = &t->border[member], *hi = lo + 1;
+    attn_piece p = {.t = t, .scratch = member_scratch(t, member, n_member)};
+    int64_t n_head_kv = t->a->kv->n_head_kv;
+    for (int64_t r = lo->row0; r < t->a->rows.n_row && r <= hi->row0; r += p.b.n_row) {
+        int64_t first = r == lo->row0 ? lo->head : 0, end = r == hi->row0 ? hi->head : n_head_kv;
+        p.b = block_at(t, r);
+        if (r == lo->row0 && lo->chunk > 0) {
+            int inside = hi->chunk > 0 && same_head(lo, hi);
+            piece_chunks(&p, first++, lo->chunk, inside ? hi->chunk : n_chunk_of(&p.b), lo->part);
+        }
+        if (first < end) piece_heads(&p, first, end);
+        if (r == hi->row0 && hi->chunk > 0 && !(lo->chunk > 0 && same_head(lo, hi)))
+            piece_chunks(&p, end, 0, hi->chunk, hi->part);
+    }
+}
+
+/* The first border inside a head joins it. */
+static void join_member(void *arg, int member, int n_member) {
+    const attn_task *t = arg;
+    const attn_border *s = &t->border[member];
+    if (s->chunk == 0 || (member > 0 && s[-1].chunk > 0 && same_head(s, &s[-1]))) return;
+    gy_cpu_attn w = {.a = t->a, .row0 = s->row0, .n_row = 1, .head0 = s->head, .n_head = 1, .part = s->part};
+    w.to = block_at(t, s->row0).to;
+    t->c->kern->attn_join(t->c->be.act, &w, member_scratch(t, member, n_member));
+}
+
 void gy_cpu_attn_run(gy_backend *be, const gy_attn_args *a) {
-    attn_task t = {.c = cpu_of(be), .a = a};
-    GY_CHECK((int64_t)a->n_head * a->kv->head_dim <= t.c->max_k);
-    if (a->rows.n_row > 0) gy_team_run(t.c->team, attn_member, &t);
+    cpu_backend *c = cpu_of(be);
+    int n_member = gy_team_size(c->team), cut = 0;
+    float *scratch = c->scratch + c->linear_floats;
+    attn_task t = {.c = c, .a = a, .group = a->n_head / a->kv->n_head_kv, .border = (attn_border *)(void *)scratch};
+    GY_CHECK((int64_t)a->n_head * a->kv->head_dim <= c->max_k);
+    if (a->rows.n_row == 0) return;
+    t.block_rows = block_rows(c, a);
+    plan_make(&t, n_member, (attn_parts){scratch + border_floats(n_member), n_member * (int64_t)ATTN_PART_FLOATS});
+    gy_team_run(c->team, attn_member, &t);
+    for (int m = 0; m < n_member; m++) cut |= t.border[m].chunk > 0;
+    if (cut) gy_team_run(c->team, join_member, &t);
 }

@@ -7,7 +7,8 @@
 #define VL 4
 #define KERNELS gy_cpu_kernels_neon
 #define KERNELS_NAME "cpu-neon"
-#define TILE_OUT 4 /* outputs of a tile of 2 to 4 rows: 16 accumulators, 2 of w, 4 of x at a time, of 32 registers */
+#define PANEL_VECS 4
+#define PANEL_ROWS 6 /* 24 sums, 4 of w, 1 of x, of 32 registers */
 
 typedef float32x4_t V;
 typedef float64x2_t D; /* half a V, widened */
@@ -88,6 +89,11 @@ static inline void pair_load_bf16(const void *p, V *even, V *odd) {
     *even = vreinterpretq_f32_u32(vshlq_n_u32(u, 16));
     *odd = vreinterpretq_f32_u32(vandq_u32(u, vdupq_n_u32(0xffff0000u)));
 }
+static inline void pair_load_f16(const void *p, V *even, V *odd) {
+    uint16x4x2_t u = vld2_u16(p);
+    *even = vcvt_f32_f16(vreinterpret_f16_u16(u.val[0]));
+    *odd = vcvt_f32_f16(vreinterpret_f16_u16(u.val[1]));
+}
 /* The upper byte of each lane is E4M3. Moved into the place of an F32's bits it is 2^-120 of its value, subnormal
  * numbers as well: the product is exact. */
 static inline V e4m3_of(uint32x4_t u) {
@@ -98,11 +104,6 @@ static inline void pair_load_e4m3(const void *p, V *even, V *odd) {
     uint32x4_t u = vmovl_u16(vld1_u16(p));
     *even = e4m3_of(vshlq_n_u32(u, 24));
     *odd = e4m3_of(vshlq_n_u32(u, 16));
-}
-static inline void pair_load_i8(const void *p, V *even, V *odd) {
-    int32x4_t u = vmovl_s16(vld1_s16(p));
-    *even = vcvtq_f32_s32(vshrq_n_s32(vshlq_n_s32(u, 24), 24));
-    *odd = vcvtq_f32_s32(vshrq_n_s32(u, 8));
 }
 static inline void pair_store_bf16(void *p, V even, V odd) {
     uint32x4_t u = vorrq_u32(vshrq_n_u32(bf16_bits(even), 16), bf16_bits(odd));

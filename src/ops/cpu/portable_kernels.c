@@ -11,7 +11,8 @@
 #define VL 4
 #define KERNELS gy_cpu_kernels_portable
 #define KERNELS_NAME "cpu-portable"
-#define TILE_OUT 2 /* outputs of a tile of 2 to 4 rows: 8 accumulators, 2 of w, 4 of x at a time, of 16 registers */
+#define PANEL_VECS 2
+#define PANEL_ROWS 6 /* 12 sums, 2 of w, 1 of x, of 16 registers */
 
 typedef float V __attribute__((vector_size(16), may_alias));
 typedef double D __attribute__((vector_size(16))); /* half a V, widened */
@@ -78,7 +79,8 @@ static inline V v_fold_max(V a) {
 
 static inline U bf16_bits(V a) { /* a rounded to BF16, in the upper half of each lane; the lower half is zero */
     U u = (U)a, r = u + ((u >> 16) & 1u) + 0x7fffu;
-    return (U)either((U)(a != a), (V)(u | 0x00400000u), (V)r) & 0xffff0000u;
+    U nan = (U)(a != a); /* NOLINT(misc-redundant-expression): true of NaN alone */
+    return (U)either(nan, (V)(u | 0x00400000u), (V)r) & 0xffff0000u;
 }
 static inline V v_round_bf16(V a) {
     return (V)bf16_bits(a);
@@ -107,6 +109,12 @@ static inline void pair_load_bf16(const void *p, V *even, V *odd) {
     *even = (V)(u << 16);
     *odd = (V)(u & 0xffff0000u);
 }
+static inline void pair_load_f16(const void *p, V *even, V *odd) {
+    uint16_t h[2 * VL];
+    memcpy(h, p, sizeof h);
+    *even = (V){gy_f16_to_f32(h[0]), gy_f16_to_f32(h[2]), gy_f16_to_f32(h[4]), gy_f16_to_f32(h[6])};
+    *odd = (V){gy_f16_to_f32(h[1]), gy_f16_to_f32(h[3]), gy_f16_to_f32(h[5]), gy_f16_to_f32(h[7])};
+}
 /* The upper byte of each lane is E4M3. Moved into the place of an F32's bits it is 2^-120 of its value, subnormal
  * numbers as well: the product is exact. */
 static inline V e4m3_of(U u) {
@@ -116,11 +124,6 @@ static inline void pair_load_e4m3(const void *p, V *even, V *odd) {
     U u = wide_u16(p);
     *even = e4m3_of(u << 24);
     *odd = e4m3_of(u << 16);
-}
-static inline void pair_load_i8(const void *p, V *even, V *odd) {
-    U u = wide_u16(p);
-    *even = __builtin_convertvector((I)(u << 24) >> 24, V);
-    *odd = __builtin_convertvector((I)(u << 16) >> 24, V);
 }
 static inline void pair_store_bf16(void *p, V even, V odd) {
     v_store(p, (V)((bf16_bits(even) >> 16) | bf16_bits(odd)));

@@ -50,13 +50,12 @@ static inline gy_status gy_host_sync(gy_backend *be, gy_err *err) { /* host oper
 }
 
 /* What both host backends' linear takes. */
-enum { GY_HOST_WEIGHT_TYPES = 1 << GY_F32 | 1 << GY_F16 | 1 << GY_BF16 | 1 << GY_I8 | 1 << GY_F8_E4M3 };
+enum { GY_HOST_WEIGHT_TYPES = 1 << GY_F32 | 1 << GY_F16 | 1 << GY_BF16 | 1 << GY_F8_E4M3 | 1 << GY_Q8 | 1 << GY_Q4 };
 
-/* Element i of an array of F32, F16 or BF16, or of a weight's quantised values, which their scale still lacks; other
- * types never reach an operation (model loading refuses them). */
+/* Element i of an array of F32, F16 or BF16, or of a weight in E4M3, which its scale still lacks; other types never
+ * reach an operation in such arrays (model loading refuses them; groups are read by tensor/quant.h). */
 static inline float gy_host_get(const void *p, gy_dtype t, int64_t i) {
     if (t == GY_F32) return ((const float *)p)[i];
-    if (t == GY_I8) return (float)((const int8_t *)p)[i];
     if (t == GY_F8_E4M3) return gy_f8e4m3_to_f32(((const uint8_t *)p)[i]);
     uint16_t h = ((const uint16_t *)p)[i];
     return t == GY_BF16 ? gy_bf16_to_f32(h) : gy_f16_to_f32(h);
@@ -83,6 +82,31 @@ static inline int32_t gy_embed_id(const gy_embed_args *a, int64_t r) {
     return d->refused ? 0 : d->id;
 }
 
+/* Elements [at, at + n) of an array of act. */
+static inline void gy_host_widen(float *v, gy_dtype act, const void *x, int64_t at, int64_t n) {
+    if (act == GY_F32) {
+        memcpy(v, (const float *)x + at, (size_t)n * sizeof *v);
+    } else {
+        for (int64_t i = 0; i < n; i++) v[i] = gy_bf16_to_f32(((const uint16_t *)x)[at + i]);
+    }
+}
+
+/* A group of an input row (ops.h, gy_linear_args), all 32 of v: returns its scale. Here, so that each kernel file
+ * compiles it for its instruction set; all of it is exact or rounded as IEEE says, hence the same bits in each. */
+static inline float gy_host_quant_group(int8_t *q, const float *v) {
+    uint32_t u[GY_GROUP], most = 0;
+    float largest, scale;
+    memcpy(u, v, sizeof u);
+    for (int j = 0; j < GY_GROUP; j++) most = (u[j] & 0x7fffffffu) > most ? (u[j] & 0x7fffffffu) : most; /* as sizes */
+    int finite = most < 0x7f800000u;
+    memcpy(&largest, &most, sizeof largest);
+    scale = largest / 127.0f;
+    scale = scale < 0x1p-126f ? 0x1p-126f : scale;
+    const float big = 0x1.8p23f; /* the sum has no bits left for fractions: to nearest even */
+    for (int j = 0; j < GY_GROUP; j++) q[j] = finite ? (int8_t)(v[j] / scale + big - big) : 0;
+    return finite ? scale : NAN;
+}
+
 /* Row i of a weight that may lie in several parts. */
 static inline const void *gy_host_weight_row(const gy_weight *w, int64_t i) {
     int ip = 0;
@@ -96,7 +120,7 @@ static inline const void *gy_host_weight_row(const gy_weight *w, int64_t i) {
 /* By what row i's sums are multiplied; 1, which changes no bit, where there are no scales. */
 static inline float gy_host_weight_scale(const gy_weight *w, int64_t i) {
     int ip = 0;
-    if (!gy_is_quant(w->dtype)) return 1.0f;
+    if (w->dtype != GY_F8_E4M3) return 1.0f;
     while (i >= w->part[ip].n) i -= w->part[ip++].n;
     return w->part[ip].scale[i];
 }

@@ -11,8 +11,41 @@
 
 #include <math.h>
 
+enum { GROUPED_OUT = 256 }; /* outputs that share the quantising of a group */
+
+/* Outputs [lo, hi) of row r, groups in order of k. */
+static void grouped_row(gy_backend *be, const gy_linear_args *a, int64_t r, int64_t lo, int64_t hi) {
+    const gy_weight *w = a->w;
+    float sum[GROUPED_OUT] = {0};
+    for (int64_t g = 0, j = 0; j < w->k; g++, j += GY_GROUP) {
+        int64_t n = w->k - j < GY_GROUP ? w->k - j : GY_GROUP;
+        float v[GY_GROUP] = {0};
+        int8_t q[GY_GROUP];
+        gy_host_widen(v, be->act, a->x, r * w->k + j, n);
+        float scale = gy_host_quant_group(q, v);
+        for (int64_t i = lo; i < hi; i++) {
+            int32_t dot = 0;
+            for (int64_t e = 0; e < n; e++) dot += q[e] * gy_quant_value(w->part[0].data, w->dtype, w->k, i, j + e);
+            float s = scale * gy_quant_scale(w->part[0].data, w->dtype, w->k, i, g);
+            sum[i - lo] = fmaf((float)dot, s, sum[i - lo]);
+        }
+    }
+    for (int64_t i = lo; i < hi; i++)
+        gy_host_put(a->y, a->y_f32 ? GY_F32 : be->act, r * w->n + i, gy_host_round(be->act, sum[i - lo]));
+}
+
+static void linear_grouped(gy_backend *be, const gy_linear_args *a) {
+    for (int64_t r = 0; r < a->n_row; r++)
+        for (int64_t i = 0; i < a->w->n; i += GROUPED_OUT)
+            grouped_row(be, a, r, i, a->w->n - i < GROUPED_OUT ? a->w->n : i + GROUPED_OUT);
+}
+
 void gy_ref_linear(gy_backend *be, const gy_linear_args *a) {
     const gy_weight *w = a->w;
+    if (gy_is_grouped(w->dtype)) {
+        linear_grouped(be, a);
+        return;
+    }
     for (int64_t r = 0; r < a->n_row; r++) {
         for (int64_t i = 0; i < w->n; i++) {
             const void *row = gy_host_weight_row(w, i);

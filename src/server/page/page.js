@@ -307,7 +307,7 @@ function onKey(e) {
 
 for (const e of document.querySelectorAll("input[name=mode]")) e.addEventListener("change", setMode);
 $("compare").addEventListener("change", setCompare);
-$("counts").addEventListener("change", () => $("panes").classList.toggle("counts", $("counts").checked));
+$("counts").addEventListener("change", () => document.body.classList.toggle("counts", $("counts").checked));
 $("theme").addEventListener("change", () => { document.documentElement.dataset.theme = $("theme").value; });
 $("forget").addEventListener("click", forget);
 $("stop").addEventListener("click", () => running?.abort());

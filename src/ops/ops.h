@@ -5,8 +5,8 @@
  * (gy_ops.alloc) unless marked "host". Argument structs are read during the call only.
  *
  * Names: n_row rows in the batch; act = the backend's activation dtype (F32 or BF16, chosen at creation): every
- * activation and KV element is stored in it. Sums, products and norms are computed in f32 (f64 where said) and rounded
- * to act exactly where a contract says "round": docs/models, rounding.
+ * activation is stored in it, and the KV where that is not I8. Sums, products and norms are computed in f32 (f64 where
+ * said) and rounded to act exactly where a contract says "round": docs/models, rounding.
  *
  * Determinism (ARCHITECTURE.md, determinism): element (row r) of any output depends on row r's inputs only, and each
  * sum's order depends on the shape of one row only: never on n_row, on other rows, on the number of threads, or on
@@ -43,21 +43,30 @@ typedef struct gy_weight {
 } gy_weight;
 
 /* The KV memory of one group of layers (core or boundary): ARCHITECTURE.md, KV is a map. A slot is the KV of one token
- * on one plane. Block b holds 16 slots: [n_layer][K|V][16][n_head_kv][head_dim] elements of dtype. Step lifetime: a
- * view, owns nothing. */
+ * on one plane. Block b holds 16 slots: [n_layer][K|V][16] rows of [n_head_kv][head_dim] elements of dtype. Step
+ * lifetime: a view, owns nothing.
+ * I8: a row is [n_head_kv][head_dim] whole numbers q, then [n_head_kv] f32 scales s (aligned to nothing); what it
+ * stands for is s[head] * q, and one row's bits follow from that row's values alone (gy_rope_kv_args). */
 enum { GY_BLOCK_SLOTS = 16 };
 typedef struct gy_kv_view {
-    void *base;         /* [n_block][n_layer][2][16][n_head_kv][head_dim] */
+    void *base;         /* [n_block][n_layer][2][16] rows */
     const int32_t *map; /* the slot map: rows index into it by gy_rows.map_off. The KV cache's own lies in host memory
                            and the loop driver gives operations a copy of it where the backend has memory of its own */
     int64_t n_map;      /* entries of map */
-    gy_dtype dtype;     /* = act */
+    gy_dtype dtype;     /* act, or I8 where the backend takes it (gy_ops.kv_types) */
     int32_t n_layer, n_head_kv, head_dim;
 } gy_kv_view;
 
-/* Element offset of slot's K (kv = 0) or V (kv = 1) of a layer: n_head_kv * head_dim elements lie there in a row. */
+enum { GY_KV_SCALE_BYTES = 4 }; /* of a head of a row in I8 */
+
+/* Elements of a row, scales of I8 counted by their bytes. */
+static inline int64_t gy_kv_row(const gy_kv_view *v) {
+    return (int64_t)v->n_head_kv * (v->head_dim + (v->dtype == GY_I8 ? GY_KV_SCALE_BYTES : 0));
+}
+
+/* Element offset of slot's K (kv = 0) or V (kv = 1) of a layer, where a row begins. */
 static inline int64_t gy_kv_offset(const gy_kv_view *v, int32_t slot, int32_t il, int kv) {
-    int64_t d = (int64_t)v->n_head_kv * v->head_dim;
+    int64_t d = gy_kv_row(v);
     int64_t plane = ((int64_t)(slot / GY_BLOCK_SLOTS) * v->n_layer + il) * 2 + kv;
     return (plane * GY_BLOCK_SLOTS + slot % GY_BLOCK_SLOTS) * d;
 }
@@ -135,7 +144,9 @@ typedef enum gy_rope_kind {
  *  - bias (where one is given): q = round(q + q_bias), k = round(k + k_bias)
  *  - round_each: a' = round(round(a cos) - round(b sin)), b' = round(round(b cos) + round(a sin))  (ouro.md, rounding)
  *  - else: a' = round(a cos - b sin), b' = round(b cos + a sin), f32 inside  (huginn.md, rounding)
- * With act F32 both are plain f32 arithmetic. */
+ * With act F32 both are plain f32 arithmetic.
+ * KV in I8: of these k and v, each head x of a row for itself: s = max(max |x| / 127, 2^-126) in f32, q = x / s in f32
+ * to the nearest even whole number; where a value of the head is not finite, q = 0 and s = NaN. */
 typedef struct gy_rope_kv_args {
     void *qkv;                   /* [n_row, (n_head + 2 n_head_kv) * head_dim] act: q heads, then k, then v */
     const void *q_bias, *k_bias; /* [n_head * head_dim], [n_head_kv * head_dim] act, or both NULL */
@@ -150,9 +161,10 @@ typedef struct gy_rope_kv_args {
 
 /* Causal attention over the slot map. Query head h reads kv head h / (n_head / n_head_kv).
  *   s_j = (q . k_j) * scale for j = 0..pos[r];  y = round( sum_j softmax(s)_j v_j ), all in f32
- * (the flash form: scores and weights are not rounded, the result is; ouro.md, rounding). A backend whose product units
- * take BF16 alone may use weights rounded to BF16 (what they sum to is not), as flash kernels do: an error
- * of the size of the result's own rounding. */
+ * (the flash form: scores and weights are not rounded, the result is; ouro.md, rounding). KV in I8: q . k_j is
+ * (q . q8_j) * s_j, and softmax(s)_j v_j is (softmax(s)_j * s_j) q8_j, with the scales of K and of V. A backend whose
+ * product units take BF16 alone may use weights rounded to BF16 (what they sum to is not), as flash kernels do: an
+ * error of the size of the result's own rounding. */
 typedef struct gy_attn_args {
     const void *q;    /* [n_row, q_stride] act: the first n_head * head_dim of each row */
     int32_t q_stride; /* elements from row to row */
@@ -271,6 +283,7 @@ typedef struct gy_backend gy_backend;
 typedef struct gy_ops {
     const char *name;      /* "ref", "cpu-avx512", ... */
     uint32_t weight_types; /* bit 1 << dtype: weights that linear takes; others are refused when a model is loaded */
+    uint32_t kv_types;     /* likewise: KV that rope_kv and attn take beside act's; others are refused on opening */
 
     /* Memory of the backend. alloc returns zeroed memory or NULL. For host backends upload and download are copies. */
     void *(*alloc)(gy_backend *be, size_t bytes);

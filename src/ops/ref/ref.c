@@ -62,6 +62,7 @@ static void ref_parallel(gy_backend *be, int32_t n, void (*fn)(void *arg, int32_
 static const gy_ops ref_ops = {
     .name = "ref",
     .weight_types = GY_HOST_WEIGHT_TYPES,
+    .kv_types = GY_HOST_KV_TYPES,
     .alloc = gy_host_alloc,
     .free = gy_host_free,
     .upload = gy_host_copy,

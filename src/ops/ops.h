@@ -387,7 +387,9 @@ typedef struct gy_cuda_opts {
     int32_t device; /* as CUDA counts them */
     int n_thread;   /* host threads that sample; 0 = physical cores */
     gy_ops_limits limits;
+    uint32_t without; /* of these; tests and timings only: slower, the same bits */
 } gy_cuda_opts;
+enum { GY_CUDA_RECORDS = 1, GY_CUDA_FUSED = 2, GY_CUDA_EARLY = 4, GY_CUDA_LATE = 8 };
 /* GY_E_DEVICE with a sentence: no library, no driver, no such device, another build, another architecture. */
 gy_status gy_backend_cuda_create(const gy_cuda_opts *o, gy_err *err, gy_backend **out);
 /* "cuda" or "cuda:N". */

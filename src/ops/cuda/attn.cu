@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MIN_RUN = 8, MAX_GROUP = 16, MAX_APART = 256 };
+enum { MIN_RUN = 8, MAX_GROUP = 16 };
 #define PART_BYTES ((size_t)192 << 20) /* of partial sums */
 
 typedef struct join_item {
@@ -58,7 +58,6 @@ struct cuda_attn {
     int64_t all_chunk; /* with blank ones */
     int32_t all_join;
     int is_recorded; /* launches take the blank ones too */
-    int is_apart;    /* no two rows stand on one map row */
     float *part;     /* PART_BYTES, taken when first needed */
 };
 
@@ -70,8 +69,16 @@ static __global__ void __launch_bounds__(D) join_kernel(attn_args a, const join_
     int32_t head = (int32_t)blockIdx.y;
     const float *p = part + (it.first * a.n_head + head) * (D + 2);
     int64_t step = (int64_t)a.n_head * (D + 2);
-    ((uint16_t *)a.y)[((int64_t)it.row * a.n_head + head) * D + threadIdx.x] =
-        join_chunks<D>(p, step, it.n_chunk, (int)threadIdx.x);
+    float m = -INFINITY, l = 0.0f, sum = 0.0f;
+#pragma unroll 4
+    for (int32_t t = 0; t < it.n_chunk; t++, p += step) {
+        float2 ml = *(const float2 *)(p + D);
+        float f_old, f_new;
+        attn_factors(m, ml.x, &m, &f_old, &f_new);
+        l = attn_join(l, f_old, ml.y, f_new);
+        sum = attn_join(sum, f_old, p[threadIdx.x], f_new);
+    }
+    ((uint16_t *)a.y)[((int64_t)it.row * a.n_head + head) * D + threadIdx.x] = attn_result(sum, __frcp_rn(l));
 }
 
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
@@ -108,7 +115,6 @@ gy_status cuda_attn_open(cuda_be *c, gy_err *err) {
     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, c->device);
     c->attn = (cuda_attn *)calloc(1, sizeof *c->attn);
     if (!c->attn) return cuda_err(err, GY_E_NOMEM, "out of memory");
-    cuda_attn_chunks_ready();
     c->attn->has_wgmma = major == 9 && minor == 0 && strstr(GY_CUDA_BUILT_FOR, "90a") != NULL;
     return GY_OK;
 }
@@ -338,20 +344,6 @@ static void add_blanks(cuda_attn *p) {
     for (int32_t i = p->n_join; i < p->all_join; i++) ((join_item *)p->join.host)[i] = {0, 0, 0};
 }
 
-/* By a small table of those seen. */
-static int are_apart(const cuda_attn *p) {
-    enum { PLACES = 4 * MAX_APART };
-    const int64_t *off = (const int64_t *)p->off.host;
-    int16_t at[PLACES] = {}; /* row + 1 */
-    for (int32_t r = 0; r < p->n_row; r++) {
-        uint32_t i = (uint32_t)((uint64_t)off[r] * 0x9E3779B97F4A7C15ull >> 54);
-        for (; at[i]; i = (i + 1) % PLACES)
-            if (off[at[i] - 1] == off[r]) return 0;
-        at[i] = (int16_t)(r + 1);
-    }
-    return 1;
-}
-
 static int plan(cuda_be *c, cuda_attn *p) {
     size_t n = (size_t)p->n_all;
     p->n_block = p->n_range = p->n_join = p->n_walk = p->n_cut_row = 0;
@@ -375,7 +367,6 @@ static int plan(cuda_be *c, cuda_attn *p) {
     qsort(p->block.host, (size_t)p->n_block, sizeof(prompt_block), longer_first);
     if (p->has_wgmma && p->n_block && !lay_out_walks(c, p)) return 0;
     if (!p->has_wgmma) cuda_put(c, p->block.dev, p->block.host, (size_t)p->n_block * sizeof(prompt_block));
-    p->is_apart = !p->n_block && p->n_row <= MAX_APART && are_apart(p);
     add_blanks(p);
     cuda_put(c, p->join.dev, p->join.host, (size_t)p->all_join * sizeof(join_item));
     cuda_put(c, p->chunk.dev, p->chunk.host, (size_t)p->all_chunk * sizeof(chunk_item));
@@ -396,16 +387,16 @@ static void launch_join(cuda_be *c, int32_t d, const attn_args &a, const join_it
         launch_early(c, join_kernel<128>, grid, 128, 0, a, items, part);
 }
 
-static void launch_decode(cuda_be *c, cuda_attn *p, int32_t d, const attn_args &a, const chunk_extra &more) {
+static void launch_decode(cuda_be *c, cuda_attn *p, int32_t d, const attn_args &a) {
     if (!has_part(c, p)) return;
     if (p->is_recorded) {
-        cuda_attn_chunks(c, d, a, more, (const chunk_item *)p->chunk.dev, (int32_t)p->all_chunk, p->part);
-        if (p->all_join && !more.arrived) launch_join(c, d, a, (const join_item *)p->join.dev, p->all_join, p->part);
+        cuda_attn_chunks(c, d, a, (const chunk_item *)p->chunk.dev, (int32_t)p->all_chunk, p->part);
+        if (p->all_join) launch_join(c, d, a, (const join_item *)p->join.dev, p->all_join, p->part);
         return;
     }
     for (int32_t i = 0; i < p->n_range; i++) {
         launch_range l = ((const launch_range *)p->range.host)[i];
-        cuda_attn_chunks(c, d, a, {}, (const chunk_item *)p->chunk.dev + l.chunk, (int32_t)l.n_chunk, p->part);
+        cuda_attn_chunks(c, d, a, (const chunk_item *)p->chunk.dev + l.chunk, (int32_t)l.n_chunk, p->part);
         if (l.n_join) launch_join(c, d, a, (const join_item *)p->join.dev + l.join, l.n_join, p->part);
     }
 }
@@ -442,7 +433,7 @@ int cuda_attn_plan_ahead(cuda_be *c, attn_recorded *out) {
     cuda_attn *p = c->attn;
     if (!p->d || !has_heads(c, p->d, p->group) || !p->n_row || !have_plan(c, p, p->n_head, p->group, p->d)) return 0;
     if (p->n_block || p->n_range != 1 || !has_part(c, p)) return 0;
-    *out = {p->all_chunk, p->all_join, p->is_apart, p->chunk.dev, p->join.dev, p->part};
+    *out = {p->all_chunk, p->all_join, p->chunk.dev, p->join.dev, p->part};
     return 1;
 }
 
@@ -450,24 +441,10 @@ void cuda_attn_record(cuda_be *c, int on) {
     c->attn->is_recorded = on;
 }
 
-static attn_args args_of(const gy_attn_args *x) {
-    return {(const bf16 *)x->q,
-            (const bf16 *)x->kv->base,
-            x->kv->map,
-            x->rows.pos,
-            x->rows.map_off,
-            (bf16 *)x->y,
-            x->q_stride,
-            x->n_head,
-            x->n_head / x->kv->n_head_kv,
-            (float)((double)x->scale * 1.4426950408889634),
-            {x->kv->n_layer, x->il, x->kv->n_head_kv * x->kv->head_dim}};
-}
-
 void cuda_attn_run(gy_backend *be, const gy_attn_args *x) {
     cuda_be *c = of_be(be);
     cuda_attn *p = c->attn;
-    int32_t d = x->kv->head_dim;
+    int32_t d = x->kv->head_dim, group = x->n_head / x->kv->n_head_kv;
     if (x->rows.n_row <= 0) return;
     if (!has_kernel(c, x)) {
         cuda_attn_plain(c, x);
@@ -477,43 +454,19 @@ void cuda_attn_run(gy_backend *be, const gy_attn_args *x) {
         cuda_ok(c, cudaErrorInvalidValue, "attention: rows that begin_rows was not told of");
         return;
     }
-    if (!have_plan(c, p, x->n_head, x->n_head / x->kv->n_head_kv, d)) return;
-    attn_args a = args_of(x);
+    if (!have_plan(c, p, x->n_head, group, d)) return;
+    attn_args a = {(const bf16 *)x->q,
+                   (const bf16 *)x->kv->base,
+                   x->kv->map,
+                   x->rows.pos,
+                   x->rows.map_off,
+                   (bf16 *)x->y,
+                   x->q_stride,
+                   x->n_head,
+                   group,
+                   (float)((double)x->scale * 1.4426950408889634),
+                   {x->kv->n_layer, x->il, x->kv->n_head_kv * d}};
     if (p->n_block) launch_prompt(c, p, d, a);
-    if (p->n_range) launch_decode(c, p, d, a, {});
-    cuda_launched(c, "attention");
-}
-
-/* Of rope's operands: pieces of 16 bytes. */
-static int is_aligned(const gy_rope_kv_args *r) {
-    return ((uintptr_t)r->cos | (uintptr_t)r->sin | (uintptr_t)r->q_bias | (uintptr_t)r->k_bias) % 16 == 0;
-}
-
-static void add_rope(const gy_rope_kv_args *r, int is_ahead, chunk_extra *e) {
-    e->cos = r->cos, e->sin = r->sin;
-    e->q_bias = (const bf16 *)r->q_bias, e->k_bias = (const bf16 *)r->k_bias;
-    e->slot = r->rows.slot;
-    e->kv = (bf16 *)r->kv->base;
-    e->is_pairs = r->kind == GY_ROPE_PAIRS;
-    e->round_each = r->round_each;
-    e->is_ahead = is_ahead;
-}
-
-void cuda_attn_recorded(gy_backend *be, const gy_attn_args *x, const gy_rope_kv_args *rope, int is_ahead,
-                        uint32_t *arrived) {
-    cuda_be *c = of_be(be);
-    cuda_attn *p = c->attn;
-    chunk_extra e = {};
-    int is_ours = has_kernel(c, x);
-    if (rope && is_ours && p->is_apart && is_aligned(rope))
-        add_rope(rope, is_ahead, &e);
-    else if (rope)
-        cuda_rope_kv(be, rope);
-    e.arrived = arrived;
-    if (!is_ours) {
-        cuda_attn_plain(c, x);
-        return;
-    }
-    launch_decode(c, p, x->kv->head_dim, args_of(x), e);
+    if (p->n_range) launch_decode(c, p, d, a);
     cuda_launched(c, "attention");
 }

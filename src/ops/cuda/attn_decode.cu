@@ -3,16 +3,8 @@
  * 32 w .. 32 w + 31 of a tile, the warps exchange maxima and then weights (as fragments) through shared memory, and
  * warp w sums elements w D / 4 .. of the head. 3 x 128 x D x 2 bytes and 5 KiB: two blocks a multiprocessor at D = 128,
  * so that 128 KiB or more are under way.
- *
- * In a recording (record.cu) two kernels beside it are done here, with their bits:
- *   - rope and the KV write (ROPE): q is rotated in its fragments; the row's own k and v come from the product, are
- *     rotated by the first threads of the block that has the row's last chunk, and go to the slot and, as they are, to
- *     their place in shared memory. No other block reads that slot: only for batches whose rows stand on map rows of
- *     their own.
- *   - the join: the block of a row and KV head that arrives last joins the chunks of all.
  */
 #include "ops/cuda/attn_int.cuh"
-#include "ops/cuda/rope_wide.cuh"
 
 enum { WARPS = 4, THREADS = 32 * WARPS, STAGES = 3, ROWS = 16 };
 
@@ -25,24 +17,8 @@ template <int D> struct decode_smem {
     static constexpr int EXCHANGE = STAGES * panels<D>::ALL, BYTES = EXCHANGE + (int)sizeof(exchange);
 };
 
-/* ---- what a block brings ----------------------------------------------------------------------------------------- */
-
-enum { OWN = -2 }; /* place of the row's own position, where it does not come from a slot */
-
-/* copy_rows without the row's own. */
-template <int D> static __device__ inline void copy_others(uint32_t to, int first, const bf16 *from, int32_t place) {
-    constexpr int UNITS = D / 8;
-    int lane = lane_anew();
-#pragma unroll 4
-    for (int i = 0; i < UNITS; i++) {
-        int p = (i * 32 + lane) / UNITS, u = (i * 32 + lane) % UNITS;
-        int32_t at = __shfl_sync(~0u, place, p);
-        if (at != OWN) copy16(to + unit_at<D>(first + p, u), from + (int64_t)(at < 0 ? 0 : at) * D + u * 8, at >= 0);
-    }
-}
-
-/* Unit 2 t is K of the chunk's tile t, 2 t + 1 is its V. */
-template <int D, int ROPE> struct source {
+/* What a block brings: unit 2 t is K of the chunk's tile t, 2 t + 1 is its V. */
+template <int D> struct source {
     const bf16 *k;
     int64_t to_v;
     int32_t place; /* of this thread's position in the tile that comes next */
@@ -53,125 +29,14 @@ template <int D, int ROPE> struct source {
 
     __device__ inline void look_up(int32_t tile) {
         int32_t j = first + tile * TILE + (int)threadIdx.x;
-        place = j < n_pos - ROPE ? place_of<D>(shape, map[j]) : ROPE && j == n_pos - 1 ? (int32_t)OWN : -1;
+        place = j < n_pos ? place_of<D>(shape, map[j]) : -1;
     }
     __device__ inline void bring(int32_t unit) {
         uint32_t to = smem + (uint32_t)(unit % STAGES) * panels<D>::ALL;
-        const bf16 *from = unit % 2 ? k + to_v : k;
-        if (ROPE)
-            copy_others<D>(to, (int)threadIdx.x / 32 * 32, from, place);
-        else
-            copy_rows<D, 4>(to, (int)threadIdx.x / 32 * 32, from, place);
+        copy_rows<D, 4>(to, (int)threadIdx.x / 32 * 32, unit % 2 ? k + to_v : k, place);
         if (unit % 2) look_up(unit / 2 + 1);
     }
 };
-
-/* ---- rope -------------------------------------------------------------------------------------------------------- */
-
-/* Of the pairs in this lane's fragments of q: word t of fragments 8 elements apart. With halves the pairs of two
- * neighbouring elements, with neighbours one of each of the two words of a fragment. */
-template <int D> struct __align__(8) angles {
-    float c[D / 16][2], s[D / 16][2];
-};
-
-template <int D> static __device__ inline void load_angles(const chunk_extra &e, int32_t row, angles<D> &to) {
-    const float *cs = e.cos + (int64_t)row * (D / 2), *sn = e.sin + (int64_t)row * (D / 2);
-    int c = (int)threadIdx.x % 4;
-#pragma unroll
-    for (int t = 0; t < D / 16; t++) {
-        if (e.is_pairs) {
-            to.c[t][0] = cs[8 * t + c], to.c[t][1] = cs[8 * t + 4 + c];
-            to.s[t][0] = sn[8 * t + c], to.s[t][1] = sn[8 * t + 4 + c];
-        } else {
-            *(float2 *)to.c[t] = *(const float2 *)(cs + 8 * t + 2 * c);
-            *(float2 *)to.s[t] = *(const float2 *)(sn + 8 * t + 2 * c);
-        }
-    }
-}
-
-/* Query i of the lane's two, biased and rotated in its registers: both elements of a pair are there. */
-template <int D>
-static __device__ inline void rotate_query(const chunk_extra &e, const angles<D> &by, int i, const bf16 *bias,
-                                           uint32_t (&q)[D / 16][4]) {
-    int c = (int)threadIdx.x % 4;
-#pragma unroll
-    for (int d = 0; d < D / 16; d++) {
-        if (!bias) break;
-        q[d][i] = add_two(q[d][i], *(const uint32_t *)(bias + d * 16 + 2 * c));
-        q[d][i + 2] = add_two(q[d][i + 2], *(const uint32_t *)(bias + d * 16 + 8 + 2 * c));
-    }
-#pragma unroll
-    for (int t = 0; t < D / 16; t++) {
-        if (e.is_pairs)
-            rotate_neighbours(e.round_each, &q[t][i], &q[t][i + 2], by.c[t], by.s[t]);
-        else
-            rotate_two(e.round_each, &q[t / 2][i + t % 2 * 2], &q[t / 2 + D / 32][i + t % 2 * 2], by.c[t], by.s[t]);
-    }
-}
-
-template <int D>
-static __device__ inline void rotate_queries(const attn_args &a, const chunk_extra &e, const angles<D> &by,
-                                             int32_t kv_head, uint32_t (&q)[D / 16][4]) {
-    int g = (int)threadIdx.x % 32 / 4;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        if (g + 8 * i >= a.group) continue;
-        rotate_query<D>(e, by, i, e.q_bias ? e.q_bias + (kv_head * a.group + g + 8 * i) * D : NULL, q);
-    }
-}
-
-/* 16 elements of the row's own K (the first D / 16 threads of the block that has the row's last chunk) or V (the next
- * D / 16), in two pieces. */
-template <int D> struct own_row {
-    piece v[2];
-    int unit[2];        /* of the head, in pieces */
-    int32_t tile, line; /* of the chunk, of the tile */
-    int kind;           /* K 0, V 1, none -1 */
-
-    /* To its place among what bring(unit) brings, when that may be written. Visible after the next barrier. */
-    __device__ inline void put(char *raw, int32_t of) const {
-        if (kind != of % 2 || tile != of / 2) return;
-        char *to = raw + of % STAGES * panels<D>::ALL;
-#pragma unroll
-        for (int i = 0; i < 2; i++) *(piece *)(to + unit_at<D>(line, unit[i])) = v[i];
-    }
-};
-
-/* Rotates K and fills the slot. */
-template <int D>
-static __device__ inline void own_take(const attn_args &a, const chunk_extra &e, const chunk_item &it, int32_t kv_head,
-                                       int32_t n_pos, own_row<D> *own) {
-    constexpr int SHARE = D / 16;
-    int t = (int)threadIdx.x, pair = t % SHARE * WIDE, kind = t / SHARE;
-    int at[2] = {e.is_pairs ? 2 * pair : pair, e.is_pairs ? 2 * pair + WIDE : pair + D / 2};
-    int32_t last = n_pos - 1 - it.chunk * CHUNK;
-    own->kind = kind < 2 && it.chunk + 1 == it.n_chunk ? kind : -1;
-    own->tile = last / TILE;
-    own->line = last % TILE;
-    if (own->kind < 0) return;
-    int64_t head = a.n_head + (int64_t)kind * (a.n_head / a.group) + kv_head;
-    const bf16 *from = a.q + (int64_t)it.row * a.q_stride + head * D;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        own->v[i] = *(const piece *)(from + at[i]);
-        own->unit[i] = at[i] / WIDE;
-        if (kind == 0 && e.k_bias) add_bias(&own->v[i], e.k_bias + kv_head * D + at[i]);
-    }
-    if (kind == 0) {
-        float c[WIDE], s[WIDE];
-#pragma unroll
-        for (int k = 0; k < WIDE; k += 4) {
-            *(float4 *)(c + k) = *(const float4 *)(e.cos + (int64_t)it.row * (D / 2) + pair + k);
-            *(float4 *)(s + k) = *(const float4 *)(e.sin + (int64_t)it.row * (D / 2) + pair + k);
-        }
-        rotate_wide(e.is_pairs, e.round_each, &own->v[0], &own->v[1], c, s);
-    }
-    bf16 *to = e.kv + kv_offset(a.shape, e.slot[it.row], kind) + kv_head * D;
-#pragma unroll
-    for (int i = 0; i < 2; i++) *(piece *)(to + at[i]) = own->v[i];
-}
-
-/* ---- a tile ------------------------------------------------------------------------------------------------------ */
 
 /* Scores of this warp's 32 positions. */
 template <int D>
@@ -278,61 +143,31 @@ static __device__ inline void store(const attn_args &a, const chunk_item &it, in
     }
 }
 
-/* Whether this block is the last of n to arrive; what all of them wrote is then visible to it. The count is 0 again
- * after the last. */
-static __device__ inline int all_arrived(uint32_t *count, int32_t n) {
-    int is_last = 0;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        is_last = atomicInc(count, (uint32_t)n - 1) == (uint32_t)n - 1;
-        __threadfence();
-    }
-    return __syncthreads_or(is_last);
-}
-
-/* The chunks of a row, whose first one's sums are at `part`, joined for the KV head's group. */
 template <int D>
-static __device__ inline void join_group(const attn_args &a, const chunk_item &it, int32_t kv_head, const float *part) {
-    for (int i = (int)threadIdx.x; i < a.group * D; i += THREADS) {
-        int32_t head = kv_head * a.group + i / D;
-        ((uint16_t *)a.y)[((int64_t)it.row * a.n_head + head) * D + i % D] =
-            join_chunks<D>(part + (int64_t)head * (D + 2), (int64_t)a.n_head * (D + 2), it.n_chunk, i % D);
-    }
-}
-
-template <int D, int ROPE>
-static __global__ void __launch_bounds__(THREADS, 2)
-    chunk_kernel(attn_args a, chunk_extra e, const chunk_item *items, float *part) {
+static __global__ void __launch_bounds__(THREADS, 2) chunk_kernel(attn_args a, const chunk_item *items, float *part) {
     extern __shared__ __align__(128) char raw[];
     static_assert(THREADS == TILE, "a thread looks up one position of a tile");
     exchange *x = (exchange *)(raw + decode_smem<D>::EXCHANGE);
-    const bool is_ahead = ROPE && e.is_ahead;
-    let_next();
-    if (!is_ahead) wait_only();
+    wait_for_previous();
     chunk_item it = items[blockIdx.x];
     if (it.row < 0) return; /* blank */
     int32_t kv_head = (int32_t)blockIdx.y, n_pos = it.n_pos, first = it.chunk * CHUNK;
     int32_t n_tile = (n_pos - first + TILE - 1) / TILE;
     if (n_tile > CHUNK_TILES) n_tile = CHUNK_TILES;
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    source<D, ROPE> from = {a.kv + (int64_t)kv_head * D,
-                            (int64_t)GY_BLOCK_SLOTS * a.shape.width,
-                            0,
-                            a.map + it.map_off,
-                            first,
-                            n_pos,
-                            a.shape,
-                            smem_at(raw)};
+    source<D> from = {a.kv + (int64_t)kv_head * D,
+                      (int64_t)GY_BLOCK_SLOTS * a.shape.width,
+                      0,
+                      a.map + it.map_off,
+                      first,
+                      n_pos,
+                      a.shape,
+                      smem_at(raw)};
     from.look_up(0);
     from.bring(0);
     copy_commit();
     from.bring(1);
     copy_commit();
-    angles<D> by;
-    own_row<D> own;
-    if (ROPE) load_angles<D>(e, it.row, by);
-    if (is_ahead) wait_only();
     uint32_t q[D / 16][4];
     load_queries<D>(
         [&](int i) -> const bf16 * {
@@ -340,26 +175,18 @@ static __global__ void __launch_bounds__(THREADS, 2)
             return a.q + (int64_t)it.row * a.q_stride + (int64_t)(kv_head * a.group + i) * D;
         },
         q);
-    if (ROPE) {
-        own_take<D>(a, e, it, kv_head, n_pos, &own);
-        own.put(raw, 0);
-        own.put(raw, 1);
-        rotate_queries<D>(a, e, by, kv_head, q);
-    }
     float sum[D / 32][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0.0f, 0.0f};
     for (int32_t t = 0; t < n_tile; t++) {
         float s[4][4], f[2];
         copy_wait<1>();
         __syncthreads();
         if (t + 1 < n_tile) from.bring(2 * t + 2);
-        if (ROPE) own.put(raw, 2 * t + 2);
         copy_commit();
         warp_scores<D>(s, q, from.smem + (uint32_t)(2 * t % STAGES) * panels<D>::ALL, warp);
         tile_weights(s, n_pos - 1 - first - t * TILE, a.scale, m, f, x, warp);
         copy_wait<1>();
         __syncthreads();
         if (t + 1 < n_tile) from.bring(2 * t + 3);
-        if (ROPE) own.put(raw, 2 * t + 3);
         copy_commit();
 #pragma unroll
         for (int i = 0; i < 2; i++)
@@ -374,51 +201,21 @@ static __global__ void __launch_bounds__(THREADS, 2)
     l[0] = attn_quad_sum(l[0]);
     l[1] = attn_quad_sum(l[1]);
     store<D>(a, it, kv_head, part, sum, m, l, warp);
-    if (it.n_chunk == 1 || !e.arrived) return;
-    uint32_t *arrived = e.arrived + (int64_t)it.row * (a.n_head / a.group) + kv_head;
-    int64_t first_chunk = (int64_t)blockIdx.x - it.chunk;
-    if (all_arrived(arrived, it.n_chunk)) join_group<D>(a, it, kv_head, part + first_chunk * a.n_head * (D + 2));
 }
 
-template <int D, int ROPE>
-static void launch(cuda_be *c, const attn_args &a, const chunk_extra &e, const chunk_item *items, int32_t n,
-                   float *part) {
+template <int D> static void launch(cuda_be *c, const attn_args &a, const chunk_item *items, int32_t n, float *part) {
     dim3 grid((unsigned)n, (unsigned)(a.n_head / a.group));
-    cuda_ok(
-        c,
-        cudaFuncSetAttribute(chunk_kernel<D, ROPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, decode_smem<D>::BYTES),
-        "attention: shared memory");
-    launch_early(c, chunk_kernel<D, ROPE>, grid, THREADS, decode_smem<D>::BYTES, a, e, items, part);
+    cuda_ok(c,
+            cudaFuncSetAttribute(chunk_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, decode_smem<D>::BYTES),
+            "attention: shared memory");
+    launch_early(c, chunk_kernel<D>, grid, THREADS, decode_smem<D>::BYTES, a, items, part);
 }
 
-template <int D>
-static void launch_of(cuda_be *c, const attn_args &a, const chunk_extra &e, const chunk_item *items, int32_t n,
-                      float *part) {
-    if (e.cos)
-        launch<D, 1>(c, a, e, items, n, part);
-    else
-        launch<D, 0>(c, a, e, items, n, part);
-}
-
-void cuda_attn_chunks(cuda_be *c, int32_t d, const attn_args &a, const chunk_extra &more, const chunk_item *items,
-                      int32_t n, float *part) {
+void cuda_attn_chunks(cuda_be *c, int32_t d, const attn_args &a, const chunk_item *items, int32_t n, float *part) {
     if (d == 64)
-        launch_of<64>(c, a, more, items, n, part);
+        launch<64>(c, a, items, n, part);
     else if (d == 96)
-        launch_of<96>(c, a, more, items, n, part);
+        launch<96>(c, a, items, n, part);
     else
-        launch_of<128>(c, a, more, items, n, part);
-}
-
-template <int D> static void ready(void) {
-    cudaFuncAttributes has;
-    cudaFuncGetAttributes(&has, chunk_kernel<D, 0>);
-    cudaFuncGetAttributes(&has, chunk_kernel<D, 1>);
-}
-
-void cuda_attn_chunks_ready(void) {
-    ready<64>();
-    ready<96>();
-    ready<128>();
-    cudaGetLastError();
+        launch<128>(c, a, items, n, part);
 }

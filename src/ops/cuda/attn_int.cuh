@@ -55,41 +55,10 @@ typedef struct __align__(16) chunk_item {
 }
 chunk_item;
 
-/* What a launch of decode rows does beside attention. */
-typedef struct chunk_extra {
-    const float *cos, *sin; /* cos NULL: q is rotated, k and v are in their slots. Else q, k, v are as the product left
-                               them behind a.q, and each row's last chunk fills the slot */
-    const bf16 *q_bias, *k_bias;
-    const int32_t *slot;
-    bf16 *kv;
-    int32_t is_pairs, round_each;
-    int32_t is_ahead; /* with cos: what lies in the slots of earlier positions, map and plan were there before the graph
-                         began that this launch is a node of: they are read before the kernel in front has ended */
-    uint32_t
-        *arrived; /* [row][kv head], 0 between launches: the last chunk to arrive joins all. NULL: the join kernel */
-} chunk_extra;
-
-/* Element e of the n chunks from p on, `step` floats apart, joined in order: y's bits. */
-template <int D> static __device__ inline uint16_t join_chunks(const float *p, int64_t step, int32_t n, int e) {
-    float m = -INFINITY, l = 0.0f, sum = 0.0f;
-#pragma unroll 4
-    for (int32_t t = 0; t < n; t++, p += step) {
-        float2 ml = __ldcg((const float2 *)(p + D));
-        float f_old, f_new;
-        attn_factors(m, ml.x, &m, &f_old, &f_new);
-        l = attn_join(l, f_old, ml.y, f_new);
-        sum = attn_join(sum, f_old, __ldcg(p + e), f_new);
-    }
-    return attn_result(sum, __frcp_rn(l));
-}
-
 /* attn_prompt.cu: blocks of up to WIDE_QUERIES on Hopper; of up to NARROW_QUERIES. */
 void cuda_attn_wide(cuda_be *c, int32_t d, const attn_args &a, const prompt_work &work, kv_boxes *boxes);
 void cuda_attn_prompt(cuda_be *c, int32_t d, const attn_args &a, const prompt_block *blocks, int32_t n);
 /* attn_decode.cu. part: [chunk][head][D + 2]: a, then m, l; rows of a single chunk get y instead. */
-void cuda_attn_chunks(cuda_be *c, int32_t d, const attn_args &a, const chunk_extra &more, const chunk_item *items,
-                      int32_t n, float *part);
-/* Its kernels are on the device from then on: none is brought there while a stream is recorded. */
-void cuda_attn_chunks_ready(void);
+void cuda_attn_chunks(cuda_be *c, int32_t d, const attn_args &a, const chunk_item *items, int32_t n, float *part);
 
 #endif

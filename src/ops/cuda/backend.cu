@@ -270,9 +270,10 @@ OPERATION(scatter, gy_move_args, move, CALL_SCATTER, NULL, NULL)
 OPERATION(gate, gy_gate_args, gate, CALL_GATE, NULL, NULL)
 OPERATION(latent_diff, gy_latent_diff_args, latent_diff, CALL_LATENT_DIFF, NULL, NULL)
 
-static gy_ops cuda_ops = {
+static const gy_ops cuda_ops = {
     .name = "cuda",
-    .weight_types = 1 << GY_F32 | 1 << GY_F16 | 1 << GY_BF16, /* 8 bits: written, not yet run on a device */
+    .weight_types = 1 << GY_F32 | 1 << GY_F16 | 1 << GY_BF16 | 1 << GY_F8_E4M3,
+    .kv_types = 0,
     .alloc = be_alloc,
     .free = be_free,
     .upload = be_upload,
@@ -383,16 +384,8 @@ static gy_status open_parts(cuda_be *c, gy_err *err) {
     return c->head.be.act == GY_BF16 ? cuda_lt_open(c, err) : GY_OK;
 }
 
-/* What is tried on a machine before it is offered, or to be compared without. Goes with GY_FUSE. */
-static void choose_offers(void) {
-    const char *late = getenv("GY_LATE");
-    if (getenv("GY_EIGHT")) cuda_ops.weight_types |= 1 << GY_F8_E4M3 | 1 << GY_I8;
-    if (late && *late == '0') cuda_ops.fetch = NULL;
-}
-
 static gy_status create(const gy_cuda_opts *o, gy_err *err, gy_backend **out) {
     cudaDeviceProp prop = {};
-    choose_offers();
     GY_TRY(check_device(o, err, &prop));
     cuda_be *c = (cuda_be *)calloc(1, sizeof *c);
     if (!c) return cuda_err(err, GY_E_NOMEM, "out of memory");
@@ -402,6 +395,7 @@ static gy_status create(const gy_cuda_opts *o, gy_err *err, gy_backend **out) {
     c->n_sm = prop.multiProcessorCount;
     c->overlaps = prop.major >= 9;
     c->limits = o->limits;
+    c->without = o->without;
     gy_status st = open_parts(c, err);
     if (st < 0)
         be_destroy(&c->head.be);

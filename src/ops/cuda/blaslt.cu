@@ -11,9 +11,9 @@
  *             from start to start; the bits do not
  *   narrow    up to 64 rows our own kernel (narrow.cu) is one more candidate, by the same rule
  *
- *   8 bits    shapes of their own, by the same rule. cuBLASLt gets the weights widened to BF16, exact, in memory that
- * all such products share, and the scales as a vector of alphas; a stream's order keeps one product's widened weights
- * until it is done
+ *   E4M3      shapes of their own, by the same rule. cuBLASLt gets the weights widened to BF16, exact, and leaves sums
+ * in f32, from which a kernel of ours makes y; both in memory that all such products share, because a stream's order
+ * keeps them until they are used. (Scales as cuBLASLt's vector of alphas: not known to be offered.)
  *
  * The check is by example, not by proof: 16 rows x n outputs and up, all bits, at least 2 numbers of rows a class. It
  * finds what was found on an H200 (measured: docs/kernels.md): algorithms without split-K differ in no bit, those
@@ -46,7 +46,7 @@
     X(cublasLtMatmulAlgoGetHeuristic)                                                                                  \
     X(cublasLtMatmulAlgoConfigGetAttribute)
 
-enum { N_CLASS = 11, REFERENCE_CLASS = 3, OFFERED = 12, TIMED = 3, MAX_SHAPES = 64 };
+enum { N_CLASS = 11, REFERENCE_CLASS = 3, OFFERED = 12, TIMED = 3, MAX_SHAPES = 64, SUM_BYTES = 64 << 20 };
 
 /* One product shape. Layouts of x and y are set to the number of rows before each call. */
 typedef struct lt_shape {
@@ -64,9 +64,9 @@ struct cuda_lt {
 #define LT_FIELD(f) decltype(&::f) f;
     LT_CALLS(LT_FIELD)
     cublasLtHandle_t handle;
-    cublasLtMatmulDesc_t desc;   /* the same for all: BF16 in, sums in f32, W transposed */
-    cublasLtMatmulDesc_t scaled; /* and with an alpha for each output */
-    bf16 *wide;                  /* [n_wide] weights of 8 bits, widened for one product */
+    cublasLtMatmulDesc_t desc; /* the same for all: BF16 in, sums in f32, W transposed */
+    bf16 *wide;                /* [n_wide] weights of 8 bits, widened for one product */
+    float *sums;               /* [SUM_BYTES] of one such product, or of some of its rows */
     size_t n_wide;
     cublasLtMatmulPreference_t pref;
     cuda_narrow narrow;
@@ -101,13 +101,9 @@ static int make_desc(cuda_lt *lt) {
     cublasOperation_t t = CUBLAS_OP_T;
     size_t workspace = 0;
     uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
-    cublasLtPointerMode_t alphas = CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_ZERO;
     return !lt->cublasLtCreate(&lt->handle) &&
            !lt->cublasLtMatmulDescCreate(&lt->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) &&
            !lt->cublasLtMatmulDescSetAttribute(lt->desc, CUBLASLT_MATMUL_DESC_TRANSA, &t, sizeof t) &&
-           !lt->cublasLtMatmulDescCreate(&lt->scaled, CUBLAS_COMPUTE_32F, CUDA_R_32F) &&
-           !lt->cublasLtMatmulDescSetAttribute(lt->scaled, CUBLASLT_MATMUL_DESC_TRANSA, &t, sizeof t) &&
-           !lt->cublasLtMatmulDescSetAttribute(lt->scaled, CUBLASLT_MATMUL_DESC_POINTER_MODE, &alphas, sizeof alphas) &&
            !lt->cublasLtMatmulPreferenceCreate(&lt->pref) &&
            !lt->cublasLtMatmulPreferenceSetAttribute(lt->pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                                                      sizeof workspace) &&
@@ -142,8 +138,8 @@ void cuda_lt_close(cuda_be *c) {
     for (int i = 0; i < lt->n_shape; i++) shape_close(lt, &lt->shape[i]);
     if (lt->pref) lt->cublasLtMatmulPreferenceDestroy(lt->pref);
     if (lt->desc) lt->cublasLtMatmulDescDestroy(lt->desc);
-    if (lt->scaled) lt->cublasLtMatmulDescDestroy(lt->scaled);
     cudaFree(lt->wide);
+    cudaFree(lt->sums);
     if (lt->handle) lt->cublasLtDestroy(lt->handle);
     free(lt); /* the library stays loaded */
     c->lt = NULL;
@@ -163,43 +159,72 @@ static void set_rows(cuda_lt *lt, lt_shape *s, int32_t n_row) {
     lt->cublasLtMatrixLayoutSetAttribute(s->y, CUBLASLT_MATRIX_LAYOUT_COLS, &cols, sizeof cols);
 }
 
-/* Eight elements a thread; n is a multiple of 8. */
-template <gy_dtype W> static __global__ void widen_kernel(const uint2 *q, int64_t n8, uint4 *y) {
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n8) return;
-    uint2 v = q[i];
-    y[i] = make_uint4(widen_two<W>(v.x), widen_two<W>(v.x >> 16), widen_two<W>(v.y), widen_two<W>(v.y >> 16));
-}
-
-static const void *widen(cuda_be *c, const cuda_matrix *m) {
-    int64_t n8 = (int64_t)m->n * m->k / 8;
-    uint4 *to = (uint4 *)c->lt->wide;
-    if (m->type == GY_BF16) return m->w;
-    if (m->type == GY_F8_E4M3)
-        widen_kernel<GY_F8_E4M3><<<blocks_for(n8, 256), 256, 0, c->stream>>>((const uint2 *)m->w, n8, to);
-    else
-        widen_kernel<GY_I8><<<blocks_for(n8, 256), 256, 0, c->stream>>>((const uint2 *)m->w, n8, to);
-    return to;
-}
-
-/* algo NULL: our own kernel. Where y is f32, sums as they are (out: what our kernel may do besides). */
-static int multiply(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, const cuda_matrix *m, const void *x,
-                    int32_t n_row, narrow_out out, void *y) {
-    const float one = 1.0f, zero = 0.0f;
-    const void *alpha = m->scale ? (const void *)m->scale : &one;
-    narrow_plan p;
-    if (!algo)
-        return c->lt->narrow.encode && cuda_narrow_plan(c->n_sm, s->type, s->n, s->k, s->ldy, n_row, &p) &&
-               cuda_narrow_run(c, &c->lt->narrow, &p, m, s->ldy, out, x, n_row, y);
-    set_rows(c->lt, s, n_row);
-    return c->lt->cublasLtMatmul(c->lt->handle, m->scale ? c->lt->scaled : c->lt->desc, alpha, widen(c, m), s->w, x,
-                                 s->x, &zero, y, s->y, y, s->y, algo, NULL, 0, c->stream) == CUBLAS_STATUS_SUCCESS;
-}
-
 /* f32 results to BF16's values, in place: what y_f32 asks for. */
 static __global__ void round_kernel(float *y, int32_t n, int32_t ldy) {
     int32_t i = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < n) y[(int64_t)blockIdx.y * ldy + i] = round_to<bf16>(y[(int64_t)blockIdx.y * ldy + i]);
+}
+
+static int multiply_lt(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, const void *w, const void *x,
+                       int32_t n_row, void *y) {
+    const float one = 1.0f, zero = 0.0f;
+    set_rows(c->lt, s, n_row);
+    return c->lt->cublasLtMatmul(c->lt->handle, c->lt->desc, &one, w, s->w, x, s->x, &zero, y, s->y, y, s->y, algo,
+                                 NULL, 0, c->stream) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* Eight elements a thread; n is a multiple of 8. */
+static __global__ void widen_kernel(const uint2 *q, int64_t n8, uint4 *y) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n8) return;
+    uint2 v = q[i];
+    y[i] = make_uint4(widen_two(v.x), widen_two(v.x >> 16), widen_two(v.y), widen_two(v.y >> 16));
+}
+
+/* Sums [.., n] times the scales, as `out` says, to rows of ldy. */
+static __global__ void scale_kernel(const float *sums, const float *scale, int32_t n, int32_t ldy, narrow_out out,
+                                    void *y) {
+    int32_t i = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= n) return;
+    int64_t to = (int64_t)blockIdx.y * ldy + i;
+    float v = __fmul_rn(sums[(int64_t)blockIdx.y * n + i], scale[i]);
+    if (out == NARROW_BF16)
+        put((bf16 *)y, to, v);
+    else
+        put((float *)y, to, out == NARROW_F32_ROUNDED ? round_to<bf16>(v) : v);
+}
+
+/* As many rows at a time as there is room for sums. */
+static int multiply_wide(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, const cuda_matrix *m, const bf16 *x,
+                         int32_t n_row, narrow_out out, void *y) {
+    cuda_lt *lt = c->lt;
+    int64_t n8 = (int64_t)m->n * m->k / 8;
+    int32_t room = SUM_BYTES / 4 / m->n, most = room < 65535 ? room : 65535;
+    widen_kernel<<<blocks_for(n8, 256), 256, 0, c->stream>>>((const uint2 *)m->w, n8, (uint4 *)lt->wide);
+    for (int32_t r = 0; r < n_row; r += most) {
+        int32_t rows = n_row - r < most ? n_row - r : most;
+        if (!multiply_lt(c, s, algo, lt->wide, x + (int64_t)r * m->k, rows, lt->sums)) return 0;
+        scale_kernel<<<dim3(blocks_for(m->n, 256), (unsigned)rows), 256, 0, c->stream>>>(
+            lt->sums, m->scale, m->n, s->ldy, out,
+            (char *)y + (size_t)r * (size_t)s->ldy * (out == NARROW_BF16 ? 2 : 4));
+    }
+    return 1;
+}
+
+/* algo NULL: our own kernel. */
+static int multiply(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, const cuda_matrix *m, const void *x,
+                    int32_t n_row, narrow_out out, void *y) {
+    narrow_plan p;
+    if (!algo)
+        return c->lt->narrow.encode && cuda_narrow_plan(c->n_sm, s->type, s->n, s->k, s->ldy, n_row, &p) &&
+               cuda_narrow_run(c, &c->lt->narrow, &p, m, s->ldy, out, x, n_row, y);
+    if (s->type != GY_BF16) return multiply_wide(c, s, algo, m, (const bf16 *)x, n_row, out, y);
+    if (!multiply_lt(c, s, algo, m->w, x, n_row, y)) return 0;
+    for (int32_t r = 0; out == NARROW_F32_ROUNDED && r < n_row; r += 65535) {
+        dim3 grid(blocks_for(m->n, 256), (unsigned)(n_row - r < 65535 ? n_row - r : 65535));
+        round_kernel<<<grid, 256, 0, c->stream>>>((float *)y + (int64_t)r * s->ldy, m->n, s->ldy);
+    }
+    return 1;
 }
 
 static lt_shape *find_shape(cuda_lt *lt, const cuda_matrix *m, int32_t ldy, int y_f32) {
@@ -212,44 +237,26 @@ static lt_shape *find_shape(cuda_lt *lt, const cuda_matrix *m, int32_t ldy, int 
 
 int cuda_lt_run(cuda_be *c, const cuda_matrix *m, int32_t ldy, int y_f32, const void *x, int32_t n_row, void *y) {
     lt_shape *s = find_shape(c->lt, m, ldy, y_f32);
-    int32_t n = m->n;
     if (!s) {
         cuda_lt_prepare(c, m, ldy, y_f32);
         s = find_shape(c->lt, m, ldy, y_f32);
     }
     if (!s || !s->usable || ((uintptr_t)m->w | (uintptr_t)m->scale | (uintptr_t)x | (uintptr_t)y) % 16) return 0;
-    int at = class_of(n_row), is_narrow = s->is_narrow[at];
-    if (!multiply(c, s, is_narrow ? NULL : &s->algo[at], m, x, n_row, y_f32 ? NARROW_F32_ROUNDED : NARROW_BF16, y)) {
+    int at = class_of(n_row);
+    if (!multiply(c, s, s->is_narrow[at] ? NULL : &s->algo[at], m, x, n_row, y_f32 ? NARROW_F32_ROUNDED : NARROW_BF16,
+                  y))
         cuda_ok(c, cudaErrorUnknown, "a product was refused that had been offered");
-        return 1;
-    }
-    for (int32_t r = 0; y_f32 && !is_narrow && r < n_row; r += 65535) {
-        dim3 grid(blocks_for(n, 256), (unsigned)(n_row - r < 65535 ? n_row - r : 65535));
-        round_kernel<<<grid, 256, 0, c->stream>>>((float *)y + (int64_t)r * ldy, n, ldy);
-    }
     return 1;
 }
 
-/* Our kernel where it has the bits of the product alone, fastest or not: it spares a launch. x: NULL if it is made. */
-static int fused_plan(cuda_be *c, const cuda_matrix *m, int32_t ldy, const void *x, int32_t n_row, const void *y,
-                      narrow_plan *p) {
+/* Our kernel where it has the bits of the product alone, fastest or not: it spares a launch. */
+int cuda_lt_silu(cuda_be *c, const cuda_matrix *m, const void *x, int32_t n_row, void *y) {
+    narrow_plan p;
     const lt_shape *s = find_shape(c->lt, m, m->n, 0);
     if (!s || !s->usable || !s->is_same[class_of(n_row)] || ((uintptr_t)m->w | (uintptr_t)x | (uintptr_t)y) % 16)
         return 0;
-    return cuda_narrow_plan(c->n_sm, m->type, m->n, m->k, ldy, n_row, p);
-}
-
-int cuda_lt_silu(cuda_be *c, const cuda_matrix *m, const void *x, int32_t n_row, void *y) {
-    narrow_plan p;
-    return fused_plan(c, m, m->n / 2, x, n_row, y, &p) &&
+    return cuda_narrow_plan(c->n_sm, m->type, m->n, m->k, m->n / 2, n_row, &p) &&
            cuda_narrow_run(c, &c->lt->narrow, &p, m, m->n / 2, NARROW_SILU, x, n_row, y);
-}
-
-int cuda_lt_norm(cuda_be *c, const cuda_matrix *m, int is_silu, const narrow_norm *norm, int32_t n_row, void *y) {
-    narrow_plan p;
-    int32_t ldy = is_silu ? m->n / 2 : m->n;
-    return fused_plan(c, m, ldy, NULL, n_row, y, &p) && cuda_narrow_plan_norm(&p, m->k, n_row) &&
-           cuda_narrow_run_norm(c, &c->lt->narrow, &p, m, ldy, is_silu ? NARROW_SILU : NARROW_BF16, norm, n_row, y);
 }
 
 void cuda_lt_let_next(cuda_be *c, int on) {
@@ -338,8 +345,7 @@ static int same_bits(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, 
 static int offers(cuda_lt *lt, lt_shape *s, int class_at, cublasLtMatmulHeuristicResult_t out[OFFERED]) {
     int n = 0, kept = 0;
     set_rows(lt, s, 16 << class_at);
-    if (lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, s->type == GY_BF16 ? lt->desc : lt->scaled, s->w, s->x, s->y,
-                                           s->y, lt->pref, OFFERED, out, &n))
+    if (lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, lt->desc, s->w, s->x, s->y, s->y, lt->pref, OFFERED, out, &n))
         return 0;
     for (int i = 0; i < n; i++) {
         int32_t split = 0;
@@ -411,20 +417,21 @@ static void choose(cuda_be *c, lt_shape *s, const cuda_matrix *m) {
     cuda_ok(c, cudaGetLastError(), "choosing an algorithm");
 }
 
-/* Room to widen the largest matrix in; it only grows, while weights are put in place. */
+/* Room to widen the largest matrix in, and for sums; it only grows, while weights are put in place. */
 static int take_wide(cuda_be *c, const cuda_matrix *m) {
     cuda_lt *lt = c->lt;
     size_t n = (size_t)m->n * (size_t)m->k;
     if (m->type == GY_BF16 || n <= lt->n_wide) return 1;
     cudaFree(lt->wide); /* waits for what uses it */
+    lt->wide = NULL;
     lt->n_wide = 0;
-    if (cudaMalloc((void **)&lt->wide, n * sizeof *lt->wide) != cudaSuccess) {
-        cudaGetLastError();
-        lt->wide = NULL;
-        return 0;
+    if ((lt->sums || cudaMalloc((void **)&lt->sums, SUM_BYTES) == cudaSuccess) &&
+        cudaMalloc((void **)&lt->wide, n * sizeof *lt->wide) == cudaSuccess) {
+        lt->n_wide = n;
+        return 1;
     }
-    lt->n_wide = n;
-    return 1;
+    cudaGetLastError();
+    return 0;
 }
 
 void cuda_lt_prepare(cuda_be *c, const cuda_matrix *m, int32_t ldy, int y_f32) {
@@ -436,10 +443,10 @@ void cuda_lt_prepare(cuda_be *c, const cuda_matrix *m, int32_t ldy, int y_f32) {
     s->type = m->type, s->n = n, s->k = k, s->ldy = ldy, s->y_f32 = y_f32;
     if (n % 8 == 0 && k % 8 == 0 && ldy % 8 == 0 && ((uintptr_t)m->w | (uintptr_t)m->scale) % 16 == 0 &&
         take_wide(c, m)) {
-        cudaDataType_t out = y_f32 ? CUDA_R_32F : CUDA_R_16BF;
+        cudaDataType_t out = y_f32 || m->type != GY_BF16 ? CUDA_R_32F : CUDA_R_16BF;
         if (lt->cublasLtMatrixLayoutCreate(&s->w, CUDA_R_16BF, (uint64_t)k, (uint64_t)n, k) ||
             lt->cublasLtMatrixLayoutCreate(&s->x, CUDA_R_16BF, (uint64_t)k, 16, k) ||
-            lt->cublasLtMatrixLayoutCreate(&s->y, out, (uint64_t)n, 16, ldy))
+            lt->cublasLtMatrixLayoutCreate(&s->y, out, (uint64_t)n, 16, m->type == GY_BF16 ? ldy : n))
             shape_close(lt, s), s->w = s->x = s->y = NULL;
         else
             choose(c, s, m);

@@ -37,7 +37,8 @@ typedef struct cuda_ring {
 typedef struct cuda_be {
     gy_cuda_head head; /* first: the backend is this */
     int device, n_sm;
-    int overlaps; /* compute capability 9 or later: launch_early means something */
+    int overlaps;     /* compute capability 9 or later: launch_early means something */
+    uint32_t without; /* gy_cuda_opts */
     gy_ops_limits limits;
     cudaStream_t stream;
     cudaError_t first; /* error since the last sync */
@@ -49,7 +50,6 @@ typedef struct cuda_be {
     cuda_lt *lt;            /* act BF16 only */
     cuda_attn *attn;        /* plan and partial sums */
     cuda_record *recording; /* calls are kept for it; NULL: carried out */
-    int32_t most_recorded;  /* rows */
     void *late;             /* pinned: what is fetched */
     size_t late_bytes;
     cudaEvent_t mark;
@@ -98,7 +98,7 @@ void cuda_attn_run(gy_backend *be, const gy_attn_args *a);
 /* attn_plain.cu: any dtype and head_dim */
 void cuda_attn_plain(cuda_be *c, const gy_attn_args *a);
 
-/* A matrix of weights as its rows lie: any dtype, of 8 bits with a scale for each row. */
+/* A matrix of weights as its rows lie: any dtype, E4M3 with a scale for each row. */
 typedef struct cuda_matrix {
     const void *w;      /* [n, k] */
     const float *scale; /* [n]; NULL where there is none */
@@ -113,8 +113,6 @@ void cuda_lt_prepare(cuda_be *c, const cuda_matrix *m, int32_t ldy, int y_f32);
 int cuda_lt_run(cuda_be *c, const cuda_matrix *m, int32_t ldy, int y_f32, const void *x, int32_t n_row, void *y);
 /* m: BF16, n / 2 gates and as many ups. 0: not by our kernel, nothing was done. */
 int cuda_lt_silu(cuda_be *c, const cuda_matrix *m, const void *x, int32_t n_row, void *y);
-struct narrow_norm; /* narrow.cuh: instead of x */
-int cuda_lt_norm(cuda_be *c, const cuda_matrix *m, int is_silu, const narrow_norm *norm, int32_t n_row, void *y);
 size_t cuda_prepare(gy_backend *be, gy_weight *w, int y_f32); /* linear.cu */
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
@@ -156,7 +154,7 @@ static __device__ inline void wait_for_previous(void) {
 }
 
 static inline size_t dtype_bytes(gy_dtype t) {
-    return t == GY_F32 ? 4 : gy_is_quant(t) ? 1 : 2;
+    return t == GY_F32 ? 4 : t == GY_F8_E4M3 ? 1 : 2;
 }
 
 static inline unsigned blocks_for(int64_t n, int64_t per_block) {

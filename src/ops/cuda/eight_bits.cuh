@@ -1,8 +1,7 @@
-/* Weights of 8 bits on the GPU: their values in BF16 and f32, exact. Without scales: those come behind the sums.
+/* E4M3 on the GPU: its values in BF16 and f32, exact. Without scales: those come behind the sums.
  *
- * Two bytes become two BF16 by one product or difference that has no rounding to do:
- *   E4M3  exponent and mantissa moved into the place of BF16's are 2^-120 of the value, subnormal numbers as well
- *   I8    the lower 7 bits behind 128's exponent are 128 + them; from that 128 is taken, or 256 where the sign is set
+ * Exponent and mantissa moved into the place of BF16's are 2^-120 of the value, subnormal numbers as well; one product
+ * that has no rounding to do makes two BF16 of two bytes.
  */
 #ifndef GY_OPS_CUDA_EIGHT_BITS_CUH
 #define GY_OPS_CUDA_EIGHT_BITS_CUH
@@ -17,9 +16,6 @@ static __device__ inline float get(const e4m3 *p, int64_t i) {
     uint32_t code = p[i].code;
     return __uint_as_float((code & 0x7fu) << 20 | (code & 0x80u) << 24) * 0x1p120f;
 }
-static __device__ inline float get(const int8_t *p, int64_t i) {
-    return (float)p[i];
-}
 
 static __host__ __device__ inline __nv_bfloat162 two_of_bits(uint32_t u) {
     __nv_bfloat162 v;
@@ -33,14 +29,10 @@ static __host__ __device__ inline uint32_t bits_of_two(__nv_bfloat162 v) {
 }
 
 /* The lower two bytes, the first to the lower BF16. */
-template <gy_dtype W> static __host__ __device__ inline uint32_t widen_two(uint32_t two) {
-    uint32_t v = (two & 0xffu) | (two & 0xff00u) << 8;
-    if (W == GY_F8_E4M3) {
-        const uint32_t places = (v & 0x007f007fu) << 4 | (v & 0x00800080u) << 8;
-        return bits_of_two(__hmul2_rn(two_of_bits(places), two_of_bits(0x7b807b80u))); /* 2^120 */
-    }
-    return bits_of_two(
-        __hsub2_rn(two_of_bits(0x43004300u | (v & 0x007f007fu)), two_of_bits(0x43004300u | (v & 0x00800080u))));
+static __host__ __device__ inline uint32_t widen_two(uint32_t two) {
+    const uint32_t v = (two & 0xffu) | (two & 0xff00u) << 8;
+    const uint32_t places = (v & 0x007f007fu) << 4 | (v & 0x00800080u) << 8;
+    return bits_of_two(__hmul2_rn(two_of_bits(places), two_of_bits(0x7b807b80u))); /* 2^120 */
 }
 
 static __device__ inline uint32_t shared_two(uint32_t at) {

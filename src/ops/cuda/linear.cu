@@ -1,6 +1,6 @@
 /* y = x W^T: which of two ways, and the plain one.
  *
- * BF16 activations with weights in BF16 or 8 bits go to cuBLASLt (blaslt.cu) where it has an algorithm that gives the
+ * BF16 activations with weights in BF16 or E4M3 go to cuBLASLt (blaslt.cu) where it has an algorithm that gives the
  * same bits for every number of rows; everything else, all F32 among it, to the kernel below. The way depends on the
  * weight alone.
  *
@@ -75,8 +75,6 @@ template <typename TX> static void plain_of(cuda_be *c, const gy_linear_args *a,
         plain_launch<TX, __half>(c, a, m, first);
     else if (m->type == GY_F8_E4M3)
         plain_launch<TX, e4m3>(c, a, m, first);
-    else if (m->type == GY_I8)
-        plain_launch<TX, int8_t>(c, a, m, first);
     else
         plain_launch<TX, bf16>(c, a, m, first);
 }
@@ -84,7 +82,8 @@ template <typename TX> static void plain_of(cuda_be *c, const gy_linear_args *a,
 /* Parts that lie behind one another, scales too, are one matrix: part ip and those that follow it without a gap. */
 static cuda_matrix joined(const gy_weight *w, int *ip_io) {
     int ip = *ip_io;
-    cuda_matrix m = {w->part[ip].data, w->part[ip].scale, w->dtype, w->part[ip].n, w->k};
+    const float *scale = w->dtype == GY_F8_E4M3 ? w->part[ip].scale : NULL;
+    cuda_matrix m = {w->part[ip].data, scale, w->dtype, w->part[ip].n, w->k};
     size_t row = (size_t)w->k * dtype_bytes(w->dtype);
     const char *end = (const char *)m.w + (size_t)m.n * row;
     for (ip++; ip < w->n_part && w->part[ip].data == (const void *)end; ip++) {
@@ -98,7 +97,7 @@ static cuda_matrix joined(const gy_weight *w, int *ip_io) {
 
 /* Types whose values are BF16's. */
 static int is_bf16(gy_dtype t) {
-    return t == GY_BF16 || gy_is_quant(t);
+    return t == GY_BF16 || t == GY_F8_E4M3;
 }
 
 void cuda_linear(gy_backend *be, const gy_linear_args *a) {
@@ -126,24 +125,6 @@ static int is_one_piece(const gy_backend *be, const gy_weight *w, cuda_matrix *o
     if (be->act != GY_BF16 || w->dtype != GY_BF16) return 0;
     *out = joined(w, &ip);
     return out->n == w->n;
-}
-
-int cuda_linear_norm(gy_backend *be, const gy_residual_norm_args *r, void *h_out, const gy_weight *w, int is_silu,
-                     void *y) {
-    narrow_norm norm = {(const bf16 *)r->r.h,
-                        (const bf16 *)r->r.b,
-                        (const bf16 *)r->r.w,
-                        (const bf16 *)r->w,
-                        (bf16 *)h_out,
-                        r->r.eps,
-                        r->eps,
-                        r->r.kind,
-                        r->r.n};
-    uintptr_t all = (uintptr_t)norm.h | (uintptr_t)norm.b | (uintptr_t)norm.w | (uintptr_t)norm.next | (uintptr_t)h_out;
-    cuda_matrix m;
-    if (!is_one_piece(be, w, &m) || r->r.n_row <= 0 || r->r.n != w->k || r->r.n % 8 || all % 16) return 0;
-    if (is_silu && w->n % 16) return 0;
-    return cuda_lt_norm(of_be(be), &m, is_silu, &norm, r->r.n_row, y);
 }
 
 int cuda_linear_silu(gy_backend *be, const void *x, const gy_weight *w, int32_t n_row, void *y) {

@@ -12,8 +12,6 @@
  *           stage (a wait, a release, addresses) stands between two products of a chain.
  * Silu      W is gate and up: eight outputs are four of each, of the same numbers, brought by one box of four
  *           dimensions. So a quad of lanes holds both and leaves silu(g) u, rounded as silu_mul_kernel (rows.cu) does.
- * Norm      up to 4 rows: x is made by each block, by 256 threads a row as in residual_norm_kernel (rows.cu), sums in
- *           its order. It then lies in front of the ring, all of it; the ring holds weights alone.
  * Early     the weights are constant: no kernel writes them, and an upload (a copy, not a kernel) lies between their
  *           writing and any use. So the ring is filled with them before griddepcontrol.wait. x and y are touched
  *           after it only, by threads that have waited themselves.
@@ -36,14 +34,11 @@ enum {
     PANEL_ROW = 128,
     RING_BYTES = 150 << 10,
     SMEM_MOST = 160 << 10,
-    SMEM_MOST_NORM = 222 << 10,
     HEAD_BYTES = 1024,
     MAX_TILE = 128,
     MAX_WARPS = 8,
-    MAX_NT = 4,
-    NORM_WARPS = ROW_THREADS / 32
+    MAX_NT = 4
 };
-static_assert((int)NORM_WARPS == (int)MAX_WARPS, "those that make x, and then multiply");
 
 typedef struct narrow_args {
     narrow_plan p;
@@ -51,7 +46,6 @@ typedef struct narrow_args {
     narrow_out out;
     int32_t lets_next;
     void *y;
-    narrow_norm norm; /* of kernels that make x */
 } narrow_args;
 
 /* ---- plan -------------------------------------------------------------------------------------------------------- */
@@ -124,36 +118,23 @@ static size_t smem_bytes(const narrow_plan *p, gy_dtype type) {
     return HEAD_BYTES + 1024 + (size_t)(p->stages * stage_bytes(p, type)) + 8 * MAX_NT * PANEL_ROW;
 }
 
-int cuda_narrow_plan_norm(narrow_plan *p, int32_t k, int32_t n_row) {
-    if (n_row > NORM_ROWS || k > NORM_ELEMENTS || p->grid < n_row || p->rows != 8) return 0;
-    p->stages = RING_BYTES / (p->tile * PANEL_ROW * p->panels);
-    if (p->stages > NARROW_STAGES) p->stages = NARROW_STAGES;
-    return 1;
-}
-
-static size_t smem_bytes_norm(const narrow_plan *p) {
-    size_t x = (size_t)p->steps * p->panels * p->rows, w = (size_t)p->stages * p->panels * p->tile;
-    return HEAD_BYTES + 1024 + (x + w + 8 * MAX_NT) * PANEL_ROW;
-}
-
 /* ---- the ring ---------------------------------------------------------------------------------------------------- */
 
 /* Shared addresses of the ring's parts. */
 typedef struct ring {
-    uint32_t full, empty, x, base;            /* x: where all of it lies, if it is made */
+    uint32_t full, empty, base;
     int32_t x_panel, w_panel, stage, brought; /* bytes; a stage begins at a multiple of 1024 */
 } ring;
 
-template <gy_dtype W, int NORM> [[maybe_unused]] static __device__ inline ring ring_of(const narrow_plan &p) {
+template <gy_dtype W> [[maybe_unused]] static __device__ inline ring ring_of(const narrow_plan &p) {
     extern __shared__ char raw[];
     ring g;
     g.full = (uint32_t)__cvta_generic_to_shared(raw);
     g.empty = g.full + NARROW_STAGES * 8;
-    g.x = (g.full + HEAD_BYTES + 1023) / 1024 * 1024;
+    g.base = (g.full + HEAD_BYTES + 1023) / 1024 * 1024;
     g.x_panel = p.rows * PANEL_ROW;
     g.w_panel = p.tile * w_row(W);
-    g.base = NORM ? g.x + (uint32_t)(p.steps * p.panels * g.x_panel) : g.x;
-    g.brought = p.panels * (NORM ? g.w_panel : g.x_panel + g.w_panel);
+    g.brought = p.panels * (g.x_panel + g.w_panel);
     g.stage = W == GY_BF16 ? g.brought : (g.brought + 1023) / 1024 * 1024;
     return g;
 }
@@ -217,12 +198,11 @@ static __device__ inline void wait_empty(const ring &g, const narrow_plan &p, co
     if (at.i >= p.stages) bar_wait(g.empty + 8 * at.slot, at.parity ^ 1);
 }
 
-template <int SILU, int NORM>
+template <int SILU>
 static __device__ inline void bring_weights(const ring &g, const narrow_args &a, const CUtensorMap *w, const walk &at) {
     const narrow_plan &p = a.p;
     int32_t k = at.step * p.panels * NARROW_PANEL, row = first_output(p, at);
-    uint32_t to = g.base + (uint32_t)(at.slot * g.stage + (NORM ? 0 : p.panels * g.x_panel)),
-             full = g.full + 8 * at.slot;
+    uint32_t to = g.base + (uint32_t)(at.slot * g.stage + p.panels * g.x_panel), full = g.full + 8 * at.slot;
     bar_expect(full, g.brought);
     for (int32_t j = 0; j < p.panels; j++) {
         if (SILU)
@@ -233,12 +213,12 @@ static __device__ inline void bring_weights(const ring &g, const narrow_args &a,
 }
 
 /* Does not wait for the kernel before this one. */
-template <int SILU, int NORM>
+template <int SILU>
 static __device__ inline void produce_weights(const ring &g, const narrow_args &a, const CUtensorMap *w) {
     const narrow_plan &p = a.p;
     for (walk at = {}; at.i < p.rounds * p.steps; advance(p, &at)) {
         wait_empty(g, p, at);
-        bring_weights<SILU, NORM>(g, a, w, at);
+        bring_weights<SILU>(g, a, w, at);
     }
     if (a.lets_next) let_next();
 }
@@ -276,13 +256,12 @@ template <gy_dtype W> static __device__ inline lane_place place_of_lane(int32_t 
 }
 
 /* 8 outputs x 32 of k. */
-template <gy_dtype W>
 static __device__ inline void load_eight_bits(uint32_t (&f)[4], uint32_t at, uint32_t unit, int half) {
 #pragma unroll
     for (int s = 0; s < 2; s++) {
         uint32_t from = at + (unit ^ (uint32_t)(half * 32 + s * 16));
-        f[2 * s] = widen_two<W>(shared_two(from));
-        f[2 * s + 1] = widen_two<W>(shared_two(from + 8));
+        f[2 * s] = widen_two(shared_two(from));
+        f[2 * s + 1] = widen_two(shared_two(from + 8));
     }
 }
 
@@ -302,7 +281,7 @@ static __device__ inline void load(fragments<MT, NT> &f, uint32_t x, uint32_t w,
         if constexpr (W == GY_BF16)
             ldmatrix4(f.w[n], at + (l.w_unit ^ (uint32_t)(half * 64)));
         else
-            load_eight_bits<W>(f.w[n], at, l.w_unit, half);
+            load_eight_bits(f.w[n], at, l.w_unit, half);
     }
 }
 
@@ -376,17 +355,16 @@ static __device__ inline void store_silu(const narrow_args &a, const float (&d)[
 }
 
 /* Half h of a stage's panels. */
-template <gy_dtype W, int MT, int NT, int NORM>
+template <gy_dtype W, int MT, int NT>
 static __device__ inline void load_half(fragments<MT, NT> &f, const ring &g, const walk &at, lane_place l, int h) {
     constexpr int P = panels_of(NT);
     uint32_t stage = g.base + (uint32_t)(at.slot * g.stage);
-    uint32_t x = NORM ? g.x + (uint32_t)((at.step * P + h / 2) * g.x_panel) : stage + (uint32_t)(h / 2 * g.x_panel);
-    load<W>(f, x, stage + (uint32_t)((NORM ? 0 : P * g.x_panel) + h / 2 * g.w_panel), l, h % 2);
+    load<W>(f, stage + (uint32_t)(h / 2 * g.x_panel), stage + (uint32_t)(P * g.x_panel + h / 2 * g.w_panel), l, h % 2);
 }
 
 /* A stage: each half is loaded while the one before it is multiplied, the next stage's first half (of the next tile,
  * too) while the last is. Whether that stage is full is asked early, so that the answer is there. */
-template <gy_dtype W, int MT, int NT, int NORM>
+template <gy_dtype W, int MT, int NT>
 static __device__ inline void multiply_stage(float (&d)[MT][NT][4], fragments<MT, NT> (&f)[2], const ring &g,
                                              const narrow_plan &p, lane_place l, walk &at) {
     constexpr int HALVES = 2 * panels_of(NT);
@@ -395,17 +373,17 @@ static __device__ inline void multiply_stage(float (&d)[MT][NT][4], fragments<MT
     int is_last = next.i == p.rounds * p.steps, full = is_last || bar_test(g.full + 8 * next.slot, next.parity);
 #pragma unroll
     for (int h = 0; h < HALVES - 1; h++) {
-        load_half<W, MT, NT, NORM>(f[(h + 1) % 2], g, at, l, h + 1);
+        load_half<W, MT, NT>(f[(h + 1) % 2], g, at, l, h + 1);
         multiply(d, f[h % 2]);
     }
     if (!full) bar_wait(g.full + 8 * next.slot, next.parity);
-    load_half<W, MT, NT, NORM>(f[0], g, next, l, 0); /* after the last stage: what lies there, not used */
+    load_half<W, MT, NT>(f[0], g, next, l, 0); /* after the last stage: what lies there, not used */
     multiply(d, f[1]);
     if (threadIdx.x % 32 == 0) bar_arrive(g.empty + 8 * at.slot);
     at = next;
 }
 
-template <gy_dtype W, int MT, int NT, int SILU, int NORM>
+template <gy_dtype W, int MT, int NT, int SILU>
 static __device__ inline void consume(const ring &g, const narrow_args &a, const float *scale, int32_t warp) {
     const narrow_plan &p = a.p;
     int32_t m = warp / p.warps_n * MT, n = warp % p.warps_n * NT;
@@ -413,11 +391,11 @@ static __device__ inline void consume(const ring &g, const narrow_args &a, const
     fragments<MT, NT> f[2];
     walk at = {};
     bar_wait(g.full, 0);
-    load_half<W, MT, NT, NORM>(f[0], g, at, l, 0);
+    load_half<W, MT, NT>(f[0], g, at, l, 0);
     for (int32_t round = 0; round < p.rounds; round++) {
         float d[MT][NT][4] = {};
         int32_t tile = first_output(p, at), end = tile + p.tile < a.n ? tile + p.tile : a.n;
-        for (int32_t step = 0; step < p.steps; step++) multiply_stage<W, MT, NT, NORM>(d, f, g, p, l, at);
+        for (int32_t step = 0; step < p.steps; step++) multiply_stage<W, MT, NT>(d, f, g, p, l, at);
         if (SILU)
             store_silu<MT, NT>(a, d, m * 16, tile + n * 8, end);
         else
@@ -425,185 +403,29 @@ static __device__ inline void consume(const ring &g, const narrow_args &a, const
     }
 }
 
-/* ---- x made here ------------------------------------------------------------------------------------------------- */
-
-/* The warps that make x; the one that brings weights has begun. */
-static __device__ inline void norm_sync(void) {
-    asm volatile("bar.sync 1, 256;" ::: "memory");
-}
-
-/* Eight elements as one load brings them. */
-typedef struct __align__(16) lane_words {
-    uint32_t x[LANE / 2];
-}
-lane_words;
-enum { NORM_RUN = ROW_THREADS * LANE, NORM_LANES = NORM_ELEMENTS / NORM_RUN };
-
-static __device__ inline lane_words words_at(const bf16 *p, int64_t j) {
-    return *(const lane_words *)(p + j);
-}
-
-/* What a thread has of a row. */
-typedef struct norm_row {
-    lane_words v[NORM_LANES], h[NORM_LANES]; /* v: b, then the new h */
-    double sum;
-} norm_row;
-
-/* Each row's sum over all threads, in block_sum's order. part: not one that a call before had. */
-static __device__ inline void norm_sums(norm_row (&row)[NORM_ROWS], int32_t n_row, double (*part)[NORM_WARPS]) {
-#pragma unroll
-    for (int r = 0; r < NORM_ROWS; r++) {
-        if (r >= n_row) continue;
-        double sum = row[r].sum;
-        for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(~0u, sum, o);
-        if (threadIdx.x % 32 == 0) part[r][threadIdx.x / 32] = sum;
-    }
-    norm_sync();
-#pragma unroll
-    for (int r = 0; r < NORM_ROWS; r++) {
-        if (r >= n_row) continue;
-        double sum = part[r][0];
-        for (int i = 1; i < NORM_WARPS; i++) sum += part[r][i];
-        row[r].sum = sum;
-    }
-}
-
-/* Elements j.. of row r, as the copy engine would lay them. */
-static __device__ inline void put_x(const ring &g, int32_t r, int32_t j, const lane_words &v) {
-    uint32_t to = g.x + (uint32_t)(j / NARROW_PANEL * g.x_panel + r * PANEL_ROW) +
-                  (uint32_t)((j % NARROW_PANEL / LANE ^ r % 8) * 16);
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x[0]), "r"(v.x[1]), "r"(v.x[2]),
-                 "r"(v.x[3])
-                 : "memory");
-}
-
-/* Weights outside of W are zeros, and so must x be beyond its end. */
-static __device__ inline void clear_x(const ring &g, const narrow_args &a) {
-    const lane_words none = {};
-    int32_t end = a.p.steps * a.p.panels * NARROW_PANEL;
-    for (int32_t j = a.norm.n + (int32_t)threadIdx.x * LANE; j < end; j += NORM_RUN)
-        for (int32_t r = 0; r < a.n_row; r++) put_x(g, r, j, none);
-}
-
-static __device__ inline void load_rows(const narrow_norm &x, int32_t n_row, norm_row (&row)[NORM_ROWS]) {
-#pragma unroll
-    for (int r = 0; r < NORM_ROWS; r++) {
-#pragma unroll
-        for (int k = 0; k < NORM_LANES; k++) {
-            int32_t j = (int32_t)threadIdx.x * LANE + k * NORM_RUN;
-            row[r].v[k] = row[r].h[k] = {}; /* zeros add nothing to a sum */
-            if (r >= n_row || j >= x.n) continue;
-            row[r].v[k] = words_at(x.b, (int64_t)r * x.n + j);
-            row[r].h[k] = words_at(x.h, (int64_t)r * x.n + j);
-        }
-    }
-}
-
-/* Before the residual's own norm, if it has one. */
-static __device__ inline void begin_row(int32_t kind, norm_row &row) {
-    row.sum = 0.0;
-#pragma unroll
-    for (int k = 0; k < NORM_LANES; k++) {
-#pragma unroll
-        for (int i = 0; i < LANE / 2; i++) {
-            if (kind != GY_RESIDUAL_BRANCH) row.v[k].x[i] = add_two(row.h[k].x[i], row.v[k].x[i]);
-            row.sum = add_squares_two(row.sum, row.v[k].x[i]);
-        }
-    }
-}
-
-static __device__ inline void scale_row(int32_t kind, float scale, const lane_words (&w)[NORM_LANES], norm_row &row) {
-    row.sum = 0.0;
-#pragma unroll
-    for (int k = 0; k < NORM_LANES; k++) {
-#pragma unroll
-        for (int i = 0; i < LANE / 2; i++) {
-            uint32_t y = normed_two(row.v[k].x[i], scale, w[k].x[i]);
-            row.v[k].x[i] = kind == GY_RESIDUAL_BRANCH ? add_two(row.h[k].x[i], y) : y;
-            row.sum = add_squares_two(row.sum, row.v[k].x[i]);
-        }
-    }
-}
-
-/* x of a row to shared memory; its h by block r. */
-static __device__ inline void put_row(const ring &g, const narrow_norm &x, int32_t r,
-                                      const lane_words (&next)[NORM_LANES], const norm_row &row) {
-    float scale = scale_of(row.sum, x.n, x.eps_next);
-#pragma unroll
-    for (int k = 0; k < NORM_LANES; k++) {
-        int32_t j = (int32_t)threadIdx.x * LANE + k * NORM_RUN;
-        lane_words y;
-        if (j >= x.n) continue;
-        if ((int32_t)blockIdx.x == r) *(lane_words *)(x.h_out + (int64_t)r * x.n + j) = row.v[k];
-#pragma unroll
-        for (int i = 0; i < LANE / 2; i++) y.x[i] = normed_two(row.v[k].x[i], scale, next[k].x[i]);
-        put_x(g, r, j, y);
-    }
-}
-
-/* residual_norm_kernel (rows.cu) for all rows together. */
-static __device__ inline void make_x(const ring &g, const narrow_args &a) {
-    extern __shared__ char raw[];
-    double(*part)[NORM_ROWS][NORM_WARPS] = (double(*)[NORM_ROWS][NORM_WARPS])(raw + 2 * NARROW_STAGES * 8);
-    const narrow_norm &x = a.norm;
-    lane_words w[NORM_LANES] = {}, next[NORM_LANES] = {};
-    norm_row row[NORM_ROWS];
-#pragma unroll
-    for (int k = 0; k < NORM_LANES; k++) {
-        int32_t j = (int32_t)threadIdx.x * LANE + k * NORM_RUN;
-        if (j >= x.n) continue;
-        if (x.kind != GY_RESIDUAL_PRE) w[k] = words_at(x.w, j);
-        next[k] = words_at(x.next, j);
-    }
-    clear_x(g, a);
-    wait_only();
-    load_rows(x, a.n_row, row);
-#pragma unroll
-    for (int r = 0; r < NORM_ROWS; r++)
-        if (r < a.n_row) begin_row(x.kind, row[r]);
-    if (x.kind != GY_RESIDUAL_PRE) {
-        norm_sums(row, a.n_row, part[0]);
-#pragma unroll
-        for (int r = 0; r < NORM_ROWS; r++)
-            if (r < a.n_row) scale_row(x.kind, scale_of(row[r].sum, x.n, x.eps), w, row[r]);
-    }
-    norm_sums(row, a.n_row, part[1]);
-#pragma unroll
-    for (int r = 0; r < NORM_ROWS; r++)
-        if (r < a.n_row) put_row(g, x, r, next, row[r]);
-    norm_sync();
-}
 #endif
 
-/* Warps that multiply, then the one that brings W, then the one that brings x. Where x is made: NORM_WARPS that make
- * it, the first of which multiply, then the one that brings W. SILU and NORM: W is BF16. */
-template <gy_dtype W, int MT, int NT, int SILU, int NORM>
+/* Warps that multiply, then the one that brings W, then the one that brings x. SILU: W is BF16. */
+template <gy_dtype W, int MT, int NT, int SILU>
 static __global__ void __launch_bounds__(32 * (MAX_WARPS + 2))
     narrow_kernel(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
                   const __grid_constant__ narrow_args a, const float *scale) {
 #if __CUDA_ARCH__ >= 900
-    const ring g = ring_of<W, NORM>(a.p);
+    const ring g = ring_of<W>(a.p);
     int32_t readers = a.p.warps, warp = __shfl_sync(~0u, (int32_t)threadIdx.x / 32, 0); /* all lanes agree */
-    int32_t bringer = NORM ? (int32_t)NORM_WARPS : readers;
     int leads = threadIdx.x % 32 == 0;
-    if (warp == bringer && leads) bars_init(g, a.p, readers);
-    if (warp == bringer + 1 && leads) tma_ready(&x);
+    if (warp == readers && leads) bars_init(g, a.p, readers);
+    if (warp == readers + 1 && leads) tma_ready(&x);
     __syncthreads(); /* the barriers are there */
-    if (warp == bringer) {
-        if (leads) produce_weights<SILU, NORM>(g, a, &w);
+    if (warp == readers) {
+        if (leads) produce_weights<SILU>(g, a, &w);
         return;
     }
-    if (NORM) {
-        make_x(g, a);
-        if (warp >= readers) return;
-    } else {
-        wait_only();
-        if (warp > readers) {
-            if (leads) produce_x(g, a.p, &x);
-            return;
-        }
-    }
-    consume<W, MT, NT, SILU, NORM>(g, a, scale, warp);
+    wait_only();
+    if (warp < readers)
+        consume<W, MT, NT, SILU>(g, a, scale, warp);
+    else if (leads)
+        produce_x(g, a.p, &x);
 #endif
 }
 
@@ -612,22 +434,14 @@ static __global__ void __launch_bounds__(32 * (MAX_WARPS + 2))
 typedef void (*narrow_fn)(CUtensorMap, CUtensorMap, narrow_args, const float *);
 
 template <gy_dtype W, int SILU> static narrow_fn kernel_for(int32_t mt, int32_t nt) {
-    static const narrow_fn all[2][MAX_NT] = {{narrow_kernel<W, 1, 1, SILU, 0>, narrow_kernel<W, 1, 2, SILU, 0>,
-                                              narrow_kernel<W, 1, 3, SILU, 0>, narrow_kernel<W, 1, 4, SILU, 0>},
-                                             {narrow_kernel<W, 2, 1, SILU, 0>, narrow_kernel<W, 2, 2, SILU, 0>,
-                                              narrow_kernel<W, 2, 3, SILU, 0>, narrow_kernel<W, 2, 4, SILU, 0>}};
+    static const narrow_fn all[2][MAX_NT] = {{narrow_kernel<W, 1, 1, SILU>, narrow_kernel<W, 1, 2, SILU>,
+                                              narrow_kernel<W, 1, 3, SILU>, narrow_kernel<W, 1, 4, SILU>},
+                                             {narrow_kernel<W, 2, 1, SILU>, narrow_kernel<W, 2, 2, SILU>,
+                                              narrow_kernel<W, 2, 3, SILU>, narrow_kernel<W, 2, 4, SILU>}};
     return all[mt - 1][nt - 1];
 }
-template <int SILU> static narrow_fn kernel_with_norm(int32_t nt) {
-    static const narrow_fn all[MAX_NT] = {narrow_kernel<GY_BF16, 1, 1, SILU, 1>, narrow_kernel<GY_BF16, 1, 2, SILU, 1>,
-                                          narrow_kernel<GY_BF16, 1, 3, SILU, 1>, narrow_kernel<GY_BF16, 1, 4, SILU, 1>};
-    return all[nt - 1];
-}
-
-static narrow_fn kernel_of(gy_dtype type, int32_t mt, int32_t nt, int is_silu, int has_norm) {
+static narrow_fn kernel_of(gy_dtype type, int32_t mt, int32_t nt, int is_silu) {
     if (type == GY_F8_E4M3) return kernel_for<GY_F8_E4M3, 0>(mt, nt);
-    if (type == GY_I8) return kernel_for<GY_I8, 0>(mt, nt);
-    if (has_norm) return is_silu ? kernel_with_norm<1>(nt) : kernel_with_norm<0>(nt);
     return is_silu ? kernel_for<GY_BF16, 1>(mt, nt) : kernel_for<GY_BF16, 0>(mt, nt);
 }
 
@@ -647,15 +461,9 @@ void cuda_narrow_open(cuda_be *c, cuda_narrow *out) {
     if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &out->encode, 12000, cudaEnableDefault, &found) ||
         found != cudaDriverEntryPointSuccess)
         out->encode = NULL;
-    static const gy_dtype types[] = {GY_F8_E4M3, GY_I8};
-    for (int32_t i = 0; i < 8 * MAX_NT && out->encode; i++) {
-        int32_t nt = 1 + i % MAX_NT, mt = 1 + i / MAX_NT % 2, is_silu = i / (2 * MAX_NT) % 2, norm = i / (4 * MAX_NT);
-        if (norm && mt > 1) continue;
-        if (!is_there(kernel_of(GY_BF16, mt, nt, is_silu, norm), norm ? SMEM_MOST_NORM : SMEM_MOST)) out->encode = NULL;
-    }
-    for (int32_t i = 0; i < 4 * MAX_NT && out->encode; i++) {
-        narrow_fn kernel = kernel_of(types[i / (2 * MAX_NT)], 1 + i / MAX_NT % 2, 1 + i % MAX_NT, 0, 0);
-        if (!is_there(kernel, SMEM_MOST)) out->encode = NULL;
+    for (int32_t i = 0; i < 6 * MAX_NT && out->encode; i++) {
+        int32_t nt = 1 + i % MAX_NT, mt = 1 + i / MAX_NT % 2, way = i / (2 * MAX_NT); /* BF16, with silu, 8 bits */
+        if (!is_there(kernel_of(way == 2 ? GY_F8_E4M3 : GY_BF16, mt, nt, way == 1), SMEM_MOST)) out->encode = NULL;
     }
     cudaGetLastError();
 }
@@ -687,21 +495,6 @@ static int encode_units(const cuda_narrow *nw, CUtensorMap *map, const void *bas
                                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-static int launch(cuda_be *c, const narrow_plan *p, int threads, size_t smem, narrow_fn kernel, const CUtensorMap &w,
-                  const CUtensorMap &x, const narrow_args &a, const float *scale) {
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)p->grid);
-    config.blockDim = dim3((unsigned)threads);
-    config.dynamicSmemBytes = smem;
-    config.stream = c->stream;
-    config.attrs = &early;
-    config.numAttrs = 1;
-    return cuda_ok(c, cudaLaunchKernelEx(&config, kernel, w, x, a, scale), "launch");
-}
-
 static int encode_weight(const cuda_narrow *nw, CUtensorMap *map, const narrow_plan *p, const cuda_matrix *m,
                          narrow_out out) {
     return out == NARROW_SILU ? encode_units(nw, map, m->w, m->n / 2, m->k, p->tile / 8)
@@ -711,17 +504,19 @@ static int encode_weight(const cuda_narrow *nw, CUtensorMap *map, const narrow_p
 int cuda_narrow_run(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const cuda_matrix *m, int32_t ldy,
                     narrow_out out, const void *x, int32_t n_row, void *y) {
     CUtensorMap map_w, map_x;
-    narrow_args a = {*p, n_row, m->n, ldy, out, nw->lets_next, y, {}};
+    narrow_args a = {*p, n_row, m->n, ldy, out, nw->lets_next, y};
     if (!encode_weight(nw, &map_w, p, m, out) || !encode(nw, &map_x, GY_BF16, x, n_row, m->k, p->rows)) return 0;
-    return launch(c, p, 32 * (p->warps + 2), smem_bytes(p, m->type),
-                  kernel_of(m->type, p->mt, p->nt, out == NARROW_SILU, 0), map_w, map_x, a, m->scale);
-}
-
-int cuda_narrow_run_norm(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const cuda_matrix *m, int32_t ldy,
-                         narrow_out out, const narrow_norm *norm, int32_t n_row, void *y) {
-    CUtensorMap map_w;
-    narrow_args a = {*p, n_row, m->n, ldy, out, nw->lets_next, y, *norm};
-    if (!encode_weight(nw, &map_w, p, m, out)) return 0;
-    return launch(c, p, 32 * (NORM_WARPS + 1), smem_bytes_norm(p), kernel_of(m->type, 1, p->nt, out == NARROW_SILU, 1),
-                  map_w, map_w, a, m->scale);
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)p->grid);
+    config.blockDim = dim3((unsigned)(32 * (p->warps + 2)));
+    config.dynamicSmemBytes = smem_bytes(p, m->type);
+    config.stream = c->stream;
+    config.attrs = &early;
+    config.numAttrs = 1;
+    return cuda_ok(
+        c, cudaLaunchKernelEx(&config, kernel_of(m->type, p->mt, p->nt, out == NARROW_SILU), map_w, map_x, a, m->scale),
+        "launch");
 }

@@ -23,16 +23,6 @@ typedef struct narrow_plan {
     int32_t warps, warps_n; /* that multiply; warps_n of them beside one another along the outputs */
 } narrow_plan;
 
-/* x is not read but made: the residual of h and b, and the norm of it that the product is of (gy_residual_norm_args).
- * Every block makes it for itself; h_out, which is not h, gets the new h. */
-enum { NORM_ROWS = 4, NORM_ELEMENTS = 4096 }; /* at most */
-typedef struct narrow_norm {
-    const bf16 *h, *b, *w, *next;
-    bf16 *h_out;
-    float eps, eps_next;
-    int32_t kind, n; /* gy_residual_kind; of a row, = k */
-} narrow_norm;
-
 /* What is stored: y of an operation, or sums as they are, to be compared with others. */
 typedef enum narrow_out {
     NARROW_BF16,
@@ -50,13 +40,9 @@ typedef struct cuda_narrow {
 void cuda_narrow_open(cuda_be *c, cuda_narrow *out);
 /* 0: not for this product (rows above NARROW_ROWS, k or ldy of odd size). */
 int cuda_narrow_plan(int n_sm, gy_dtype type, int32_t n, int32_t k, int32_t ldy, int32_t n_row, narrow_plan *out);
-/* The same with x made, BF16: 0 for more rows or longer ones. Changes the ring. */
-int cuda_narrow_plan_norm(narrow_plan *p, int32_t k, int32_t n_row);
 /* x [n_row, k], y [n_row, ldy] (NARROW_SILU: ldy = n / 2, BF16); w, x and y at multiples of 16 bytes. Returns whether
  * it was queued. */
 int cuda_narrow_run(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const cuda_matrix *m, int32_t ldy,
                     narrow_out out, const void *x, int32_t n_row, void *y);
-int cuda_narrow_run_norm(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const cuda_matrix *m, int32_t ldy,
-                         narrow_out out, const narrow_norm *norm, int32_t n_row, void *y);
 
 #endif

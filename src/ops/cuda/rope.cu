@@ -2,7 +2,7 @@
  * initial state. Contracts: ops/ops.h. All are element-wise; bits are ref's
  * (cos, sin, log in f64 by CUDA's own functions, then rounded once to f32).
  */
-#include "ops/cuda/rope_wide.cuh"
+#include "ops/cuda/bf16_two.cuh"
 
 enum { THREADS = 256 };
 
@@ -90,6 +90,36 @@ static __global__ void rope_kv_kernel(rope_args p, T *qkv, const T *q_bias, cons
  * ------------------------------------------------------------------------------------
  */
 
+enum { WIDE = 8 };
+typedef struct __align__(16) piece {
+    uint32_t x[WIDE / 2];
+}
+piece;
+
+static __device__ inline void add_bias(piece *v, const bf16 *bias) {
+    piece b = *(const piece *)bias;
+#pragma unroll
+    for (int k = 0; k < WIDE / 2; k++) v->x[k] = add_two(v->x[k], b.x[k]);
+}
+
+/* 8 pairs: with halves a pair is one element of each piece, with neighbours two
+ * elements of one. */
+static __device__ inline void rotate_wide(const rope_args &p, piece *v0, piece *v1, const float (&c)[WIDE],
+                                          const float (&s)[WIDE]) {
+#pragma unroll
+    for (int k = 0; k < WIDE / 2; k++) {
+        if (p.is_pairs) {
+            uint32_t *w = k < WIDE / 4 ? v0->x + 2 * k : v1->x + 2 * k - WIDE / 2;
+            uint32_t even = __byte_perm(w[0], w[1], 0x5410), odd = __byte_perm(w[0], w[1], 0x7632);
+            rotate_two(p.round_each, &even, &odd, c + 2 * k, s + 2 * k);
+            w[0] = __byte_perm(even, odd, 0x5410);
+            w[1] = __byte_perm(even, odd, 0x7632);
+        } else {
+            rotate_two(p.round_each, v0->x + k, v1->x + k, c + 2 * k, s + 2 * k);
+        }
+    }
+}
+
 /* Halves of a multiple of 8. Grid (pieces of a row / WIDE_THREADS, rows). A
  * thread has 8 pairs, the same of up to HEADS heads `step` apart: cos and sin
  * are read once for them, and all their loads are under way at once. */
@@ -130,7 +160,7 @@ static __global__ void rope_kv_wide_kernel(rope_args p, int32_t step, bf16 *qkv,
                 add_bias(&v0[k], bias + at0);
                 add_bias(&v1[k], bias + at1);
             }
-            rotate_wide(p.is_pairs, p.round_each, &v0[k], &v1[k], c, s);
+            rotate_wide(p, &v0[k], &v1[k], c, s);
         }
         *(piece *)(to + at0) = v0[k];
         *(piece *)(to + at1) = v1[k];

@@ -79,9 +79,10 @@ static int launch(const way *v, int i) {
     const lt_shape *s = v->s;
     const void *w = v->w + (size_t)(i % v->copies) * (size_t)s->n * (size_t)s->k * 2;
     const float one = 1.0f, zero = 0.0f;
+    const cuda_matrix m = {w, NULL, GY_BF16, s->n, s->k};
     if (!v->algo)
-        return cuda_narrow_run(v->c, &v->c->lt->narrow, &v->plan, w, s->n, s->k, s->ldy,
-                               s->y_f32 ? NARROW_F32_SUMS : NARROW_BF16, v->x, v->n_row, v->y);
+        return cuda_narrow_run(v->c, &v->c->lt->narrow, &v->plan, &m, s->ldy, s->y_f32 ? NARROW_F32_SUMS : NARROW_BF16,
+                               v->x, v->n_row, v->y);
     return !v->c->lt->cublasLtMatmul(v->c->lt->handle, v->c->lt->desc, &one, w, s->w, v->x, s->x, &zero, v->y, s->y,
                                      v->y, s->y, v->algo, v->workspace, v->workspace ? WORKSPACE : 0, v->c->stream);
 }
@@ -182,7 +183,8 @@ typedef struct bench_sum {
 static double time_narrow(way v, const bench_mem *m, unsigned *differ) {
     const lt_shape *s = v.s;
     size_t bytes = (size_t)v.n_row * (size_t)s->ldy * (s->y_f32 ? 4 : 2);
-    if (!v.c->lt->narrow.encode || !cuda_narrow_plan(v.c->n_sm, s->n, s->k, s->ldy, v.n_row, &v.plan)) return 0;
+    if (!v.c->lt->narrow.encode || !cuda_narrow_plan(v.c->n_sm, GY_BF16, s->n, s->k, s->ldy, v.n_row, &v.plan))
+        return 0;
     v.y = m->want;
     launch(&v, 0); /* the pinned algorithm */
     v.y = m->y, v.algo = NULL;
@@ -228,8 +230,9 @@ static int bench_shape_of(cuda_be *c, const bench_shape *b, int32_t most, bench_
     int64_t nw = (int64_t)m.copies * b->n * b->k, nx = (int64_t)most * b->k;
     fill_kernel<<<blocks_for(nw, 256), 256, 0, c->stream>>>((bf16 *)m.w, nw);
     fill_kernel<<<blocks_for(nx, 256), 256, 0, c->stream>>>(m.x, nx);
-    cuda_lt_prepare(c, m.w, b->n, b->k, b->n, b->y_f32);
-    lt_shape *s = find_shape(c->lt, b->n, b->k, b->n, b->y_f32);
+    const cuda_matrix w = {m.w, NULL, GY_BF16, b->n, b->k};
+    cuda_lt_prepare(c, &w, b->n, b->y_f32);
+    lt_shape *s = find_shape(c->lt, &w, b->n, b->y_f32);
     for (int i = 0; s->usable && i < N_COUNT; i++)
         if (row_counts[i] <= most) all_equal &= bench_one(c, s, b, &m, row_counts[i], &sum[i]);
     cudaFree(m.w), cudaFree(m.x), cudaFree(m.y), cudaFree(m.want), cudaFree(m.workspace);

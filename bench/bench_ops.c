@@ -153,13 +153,12 @@ static void attn_call(bench *b, void *arg) {
     b->be->ops->attn(b->be, &c->a);
 }
 
-static int attn_bench(bench *b, const char *name, int n_head, int n_head_kv, int n_row) {
+static int attn_bench(bench *b, const char *name, gy_dtype type, int n_head, int n_head_kv, int n_row) {
     attn_case *c = gy_mem_alloc(GY_MEM_BASE, 1, sizeof *c);
     if (!c) return 0;
-    int64_t slot_n = (int64_t)KV_LAYERS * 2 * n_head_kv * 128;
-    int32_t n_ctx = (int32_t)((int64_t)b->pool_n / (slot_n * CONTEXT));
-    c->kv =
-        (gy_kv_view){.base = b->pool, .dtype = GY_BF16, .n_layer = KV_LAYERS, .n_head_kv = n_head_kv, .head_dim = 128};
+    c->kv = (gy_kv_view){.base = b->pool, .dtype = type, .n_layer = KV_LAYERS, .n_head_kv = n_head_kv, .head_dim = 128};
+    int64_t row_bytes = gy_kv_row(&c->kv) * (int64_t)gy_dtype_bytes(type);
+    int32_t n_ctx = (int32_t)((int64_t)b->pool_n * 2 / (KV_LAYERS * 2 * row_bytes * CONTEXT));
     int32_t *map = gy_mem_alloc(GY_MEM_BASE, (size_t)n_ctx * CONTEXT, sizeof *map);
     if (map) {
         for (int32_t i = 0; i < n_ctx * CONTEXT; i++) map[i] = i;
@@ -177,10 +176,9 @@ static int attn_bench(bench *b, const char *name, int n_head, int n_head_kv, int
                               .kv = &c->kv,
                               .rows = {n_row, c->pos, c->slot, c->off},
                               .y = c->y};
-        double kv = (double)n_row * CONTEXT * n_head_kv * 128 * 2;
-        int group = n_head / n_head_kv; /* query heads that share a KV head */
+        double bytes = (double)n_row * CONTEXT * 2 * (double)row_bytes;
         timing t = measure(b, attn_call, c);
-        report(b, "attn", name, n_row, kv * 2, kv * 2 * group, t);
+        report(b, "attn", name, n_row, bytes, 4.0 * n_row * CONTEXT * n_head * 128, t);
     }
     int ok = map != NULL;
     gy_mem_free(map);
@@ -259,8 +257,10 @@ static int figures(bench *b) {
         for (size_t i = 0; ok && i < sizeof linear_shapes / sizeof *linear_shapes; i++)
             ok = linear_bench(b, &linear_shapes[i], rows[r]);
         if (!ok || rows[r] > MAX_ROWS) continue;
-        ok = attn_bench(b, "ouro-1.4b 16 heads, 16 kv, 2048", 16, 16, rows[r]) &&
-             attn_bench(b, "nanbeige-3b 48 heads, 8 kv, 2048", 48, 8, rows[r]);
+        ok = attn_bench(b, "ouro-1.4b 16 heads, 16 kv, 2048", GY_BF16, 16, 16, rows[r]) &&
+             attn_bench(b, "nanbeige-3b 48 heads, 8 kv, 2048", GY_BF16, 48, 8, rows[r]) &&
+             attn_bench(b, "ouro-1.4b, KV in int8", GY_I8, 16, 16, rows[r]) &&
+             attn_bench(b, "nanbeige-3b, KV in int8", GY_I8, 48, 8, rows[r]);
     }
     return ok;
 }

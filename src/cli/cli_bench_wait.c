@@ -28,10 +28,19 @@ static gy_status timed_sync(gy_backend *be, gy_err *err) {
     return st;
 }
 
+static gy_status timed_reached(gy_backend *be, gy_err *err) {
+    gy_bench_wait *w = wait_of(be);
+    const int64_t t = gy_clock_ns();
+    const gy_status st = w->inner->reached(be, err);
+    w->ns += gy_clock_ns() - t;
+    return st;
+}
+
 void gy_bench_wait_begin(gy_bench_wait *w, gy_backend *be) {
     *w = (gy_bench_wait){.ops = *be->ops, .inner = be->ops};
     w->ops.download = timed_download;
     w->ops.sync = timed_sync;
+    if (w->ops.reached) w->ops.reached = timed_reached;
     be->ops = &w->ops;
 }
 

@@ -1,4 +1,4 @@
-/* How long a backend keeps its caller waiting: stands between an engine and its backend and times the two operations
+/* How long a backend keeps its caller waiting: stands between an engine and its backend and times the operations
  * that wait for the device. Only while a benchmark measures; the engine does not know. Not for calls from several
  * threads at once.
  */
@@ -8,9 +8,9 @@
 #include "ops/ops.h"
 
 typedef struct gy_bench_wait {
-    gy_ops ops; /* the backend's, two of them timed */
+    gy_ops ops; /* the backend's, three of them timed */
     const gy_ops *inner;
-    int64_t ns; /* spent in download and sync */
+    int64_t ns; /* spent in download, sync and reached */
 } gy_bench_wait;
 
 /* Between begin and end nobody else may change be->ops. */

@@ -65,6 +65,7 @@ static void lay_out(gy_engine *e, gy_carve *c) {
     e->row_gate = gy_carve_take(c, rows, sizeof(float));
     e->row_latent = gy_carve_take(c, rows, sizeof(double));
     e->item = gy_carve_take(c, (size_t)e->o.max_logits, sizeof *e->item);
+    e->late = gy_carve_take(c, (size_t)e->o.max_logits, sizeof *e->late);
 }
 
 static gy_status open_memory(gy_engine *e, gy_err *err) {
@@ -133,6 +134,7 @@ static gy_status open_loop(gy_engine *e, gy_err *err) {
     c.core = e->kvmem.view[GY_KV_CORE];
     c.boundary = e->kvmem.view[GY_KV_BOUNDARY];
     GY_TRY(gy_loop_create(e->m, &c, err, &e->loop));
+    e->runs_ahead = gy_loop_may_run_ahead(e->loop);
     e->stats.workspace_bytes = gy_loop_workspace_bytes(e->loop);
     e->stats.kv_bytes = e->plan.kv_bytes;
     return GY_OK;
@@ -243,6 +245,7 @@ void gy_engine_finish(gy_engine *e, gy_choice *c, gy_finish reason, int32_t stop
     gy_req *q = c->req;
     gy_job_info info;
     gy_sched_job_info(e->sched, c->job, &info);
+    gy_late_forget(e, c);
     if (q->handoff)
         gy_handoff_detach(e, q, c->job);
     else
@@ -251,7 +254,10 @@ void gy_engine_finish(gy_engine *e, gy_choice *c, gy_finish reason, int32_t stop
     c->job = -1;
     q->n_left--;
     e->stats.n_finish[reason]++;
-    if (!q->n_left) unlink_req(e, q);
+    if (!q->n_left) {
+        unlink_req(e, q);
+        e->n_judging -= gy_engine_judges(&q->r);
+    }
     if (q->r.on_finish) {
         gy_finish_event ev = {.request = q->id,
                               .choice = c->index,

@@ -32,6 +32,8 @@ typedef struct gy_choice { /* request lifetime */
     gy_counts *counts;  /* for penalties, else NULL */
     gy_sample_params p; /* the request's, with this choice's index */
     int32_t n_output;
+    int32_t late; /* 1: one more was drawn and is not known here yet: token late_row of the engine's last draw */
+    int32_t late_row;
     int64_t first_token_ns;
     /* Where the n_output tokens stand in the grammar; NULL: there is none. Advanced when a token is drawn, so once for
      * each: what a dropped choice computes again is drawn from nothing. */
@@ -135,6 +137,7 @@ struct gy_engine {
      * reads it from outside the device's order, and what it may still write be given to who writes from there, from
      * done_no on. */
     int64_t step_no, done_no;
+    int64_t mark_no;   /* the step that the loop's last mark is the end of */
     float *hidden;     /* [n_embd] */
     gy_flight *flight; /* [n_flight] */
     float *gate_log;   /* [n_flight, depth] raw gates of flights whose request wants them */
@@ -148,7 +151,13 @@ struct gy_engine {
     double *row_latent;
     gy_logit_item *item; /* [max_logits] */
     int32_t n_sampled;   /* in this step */
-    gy_err lost;         /* negative: what the backend said; no step does anything any more */
+
+    /* Where the engine need not wait for tokens (late.c): drawn, not read yet. */
+    int runs_ahead;
+    gy_logit_item *late; /* [max_logits] */
+    int32_t n_late;
+    int32_t n_judging; /* live requests whose rule looks at logits: then it waits */
+    gy_err lost;       /* negative: what the backend said; no step does anything any more */
 
     gy_engine_stats stats;
 };
@@ -197,6 +206,24 @@ int gy_engine_is_lost(gy_engine *e);
 /* token.c: out, st, err, is_last of the first n items. Items whose logits are on the backend are not mixed with others.
  * Does nothing more once the backend is lost. */
 void gy_engine_sample(gy_engine *e, int32_t n);
+
+/* late.c. draw: the n items' tokens will be known a step later; 0: not these, nothing was done. take: they are known
+ * from here on; how many there were. forget: the choice ends before. */
+int gy_late_draw(gy_engine *e, int32_t n);
+int32_t gy_late_take(gy_engine *e);
+void gy_late_forget(gy_engine *e, const gy_choice *c);
+/* token.c, for it: wishes of all n items to the loop's room; its bytes, 0: no room for all. Tokens from drawn. */
+size_t gy_engine_pack(gy_engine *e, gy_logit_item *item, int32_t n);
+void gy_engine_unpack(gy_engine *e, gy_logit_item *item, int32_t n, const gy_drawn *drawn);
+/* The last mark is reached. One of the step that still goes on says nothing of what that step queues behind it. */
+static inline void gy_engine_reached(gy_engine *e) {
+    int64_t no = e->mark_no < e->step_no ? e->mark_no : e->step_no - 1;
+    if (no > e->done_no) e->done_no = no;
+}
+/* step.c: a token that is known, told; 1: the choice has ended. */
+int gy_engine_tell(gy_engine *e, gy_logit_item *it);
+/* submit.c: whether the request's rule looks at logits. */
+int gy_engine_judges(const gy_request *r);
 
 /* engine.c: the choice's last event, and everything it held; frees the request with its last choice. */
 void gy_engine_finish(gy_engine *e, gy_choice *c, gy_finish reason, int32_t stop_id, const gy_err *err);

@@ -43,7 +43,12 @@ static uint32_t shows(const gy_exit_rule *rule, int log_gate) {
 /* Depths that stand before the token starts. trace says how deep the output that is sampled from it is. */
 static int32_t settled_depth(const gy_exit_rule *rule, const gy_choice *c) {
     if (rule->kind == GY_EXIT_FIXED) return rule->max_loops;
-    return rule->kind == GY_EXIT_TRACE ? c->req->r.trace[c->n_output] : 0;
+    return rule->kind == GY_EXIT_TRACE ? c->req->r.trace[c->n_output + c->late] : 0;
+}
+
+/* The token at pos, or where the backend finds it. */
+static int32_t id_of(const gy_choice *c, int32_t pos) {
+    return c->late && pos == c->req->r.n_prompt + c->n_output ? -1 - c->late_row : c->tok[pos];
 }
 
 static void enter_row(gy_engine *e, const gy_sched_rows *b, int32_t i) {
@@ -58,7 +63,7 @@ static void enter_row(gy_engine *e, const gy_sched_rows *b, int32_t i) {
                                .c = c,
                                .rule = rule};
     gy_exit_begin(&e->flight[f].exit);
-    e->row_id[i] = c->tok[pos];
+    e->row_id[i] = id_of(c, pos);
     e->row_seed[i] = r->latent_seed;
     e->row_zero[i] = !r->latent_noise;
     e->stats.n_prompt_tok += pos < r->n_prompt;
@@ -105,25 +110,33 @@ static gy_verdict tell_token(const gy_engine *e, const gy_choice *c, const gy_lo
     return r->on_token(r->arg, &ev);
 }
 
-/* The token is known from here on; the scheduler hears of it before the callback, which may submit. 1: the choice has
- * ended. */
-static int deliver_token(gy_engine *e, gy_logit_item *it) {
+static void note_token(const gy_logit_item *it) {
     gy_choice *c = it->c;
-    const gy_request *r = &c->req->r;
-    c->tok[r->n_prompt + c->n_output++] = it->out.id;
+    c->tok[c->req->r.n_prompt + c->n_output++] = it->out.id;
     if (c->counts) gy_counts_add(c->counts, it->out.id);
-    gy_sched_sampled(e->sched, it->flight);
     if (c->n_output == 1) c->first_token_ns = gy_clock_ns();
-    e->n_sampled++;
+}
+
+static int announce(gy_engine *e, gy_logit_item *it) {
+    gy_choice *c = it->c;
     e->stats.n_output_tok++;
     e->stats.n_loop_sum += it->loops;
     e->stats.n_exit[gy_stat_depth(it->loops - 1)]++;
     gy_verdict v = tell_token(e, c, it);
     int32_t stop_id = stop_id_of(c->req, it->out.id);
     int stops = v == GY_STOP || stop_id >= 0 || it->is_last;
-    if (!stops && c->n_output < r->max_tokens) return 0;
+    if (!stops && c->n_output < c->req->r.max_tokens) return 0;
     gy_engine_finish(e, c, stops ? GY_FINISH_STOP : GY_FINISH_LENGTH, stop_id, NULL);
     return 1;
+}
+
+/* The token is known from here on; the scheduler hears of it before the callback, which may submit. 1: the choice has
+ * ended. */
+static int deliver_token(gy_engine *e, gy_logit_item *it) {
+    note_token(it);
+    gy_sched_sampled(e->sched, it->flight);
+    e->n_sampled++;
+    return announce(e, it);
 }
 
 static int deliver_prompt(gy_engine *e, const gy_logit_item *it) {
@@ -148,17 +161,28 @@ static int32_t coda_state(const gy_engine *e, int32_t f) {
     return kept ? select_state(e, f) : f;
 }
 
-static int deliver_item(gy_engine *e, gy_logit_item *it) {
-    if (it->c->req->handoff) {
-        gy_handoff_done(e, it, coda_state(e, it->flight));
-        return 1;
-    }
-    if (it->st == GY_OK) return it->samples ? deliver_token(e, it) : deliver_prompt(e, it);
+/* It has no token. */
+static int end_choice(gy_engine *e, gy_logit_item *it) {
     if (it->st == GY_DONE)
         gy_engine_finish(e, it->c, GY_FINISH_STOP, -1, NULL);
     else
         gy_engine_finish(e, it->c, GY_FINISH_ERROR, -1, &it->err);
     return 1;
+}
+
+static int deliver_item(gy_engine *e, gy_logit_item *it) {
+    if (it->c->req->handoff) {
+        gy_handoff_done(e, it, coda_state(e, it->flight));
+        return 1;
+    }
+    if (it->st != GY_OK) return end_choice(e, it);
+    return it->samples ? deliver_token(e, it) : deliver_prompt(e, it);
+}
+
+int gy_engine_tell(gy_engine *e, gy_logit_item *it) {
+    if (it->st != GY_OK) return end_choice(e, it);
+    note_token(it);
+    return announce(e, it);
 }
 
 /* A choice that ends takes its other rows of the batch with it. */
@@ -183,6 +207,7 @@ int gy_engine_is_lost(gy_engine *e) {
 
 static void sample_items(gy_engine *e, int32_t n) {
     if (!n) return;
+    if (gy_late_draw(e, n)) return;
     gy_engine_sample(e, n);
     if (e->lost.status >= 0) deliver(e, n);
 }
@@ -217,7 +242,11 @@ static const float *run_coda(gy_engine *e, const gy_sched_rows *b, const int32_t
 
 static int32_t coda(gy_engine *e) {
     int32_t n_row = 0;
-    for (const gy_sched_rows *b; e->lost.status >= 0 && (b = gy_sched_coda(e->sched, e->o.max_logits))->n_row;) {
+    for (;;) {
+        if (gy_sched_coda_waits(e->sched)) gy_late_take(e); /* one draw at a time, and its logits stay until then */
+        if (e->lost.status < 0) break;
+        const gy_sched_rows *b = gy_sched_coda(e->sched, e->o.max_logits);
+        if (!b->n_row) break;
         const float *logits = run_coda(e, b, b->logit, b->n_logit, 0);
         int32_t n = b->n_row, n_logit = b->n_logit, k = 0;
         memcpy(e->row_flight, b->flight, (size_t)n * sizeof *e->row_flight);
@@ -327,16 +356,38 @@ static void route(gy_engine *e, const gy_sched_rows *b) {
     }
 }
 
-/* Enter, pass, route, coda; returns the rows that did something. */
+/* Enter, pass, route, what was drawn before, coda; returns the rows that did something. */
 static int32_t turn(gy_engine *e) {
-    int32_t n = enter(e);
+    int32_t n = e->n_judging ? gy_late_take(e) : 0;
+    n += enter(e);
     const gy_sched_rows *b = gy_sched_pass(e->sched);
     n += b->n_row;
     if (b->n_row) {
         run_pass(e, b);
         route(e, b);
     }
+    n += gy_late_take(e);
     return n + coda(e);
+}
+
+/* Where nothing waits for tokens, a step waits for the end of the one before: the device has one before it, not more.
+ */
+static int ends_lost(gy_engine *e) {
+    const gy_drawn *drawn;
+    gy_err err = {0};
+    if (!e->runs_ahead) {
+        e->done_no = e->step_no;
+        return gy_engine_is_lost(e);
+    }
+    if (e->lost.status >= 0 && !e->n_late) {
+        int64_t t = gy_clock_ns();
+        if (gy_loop_reached(e->loop, &err, &drawn) < 0) e->lost = err;
+        gy_engine_reached(e);
+        gy_loop_mark(e->loop);
+        e->mark_no = e->step_no;
+        e->stats.model_ns += gy_clock_ns() - t;
+    }
+    return e->lost.status < 0;
 }
 
 /* ---- the step --------------------------------------------------------------------------------------------------- */
@@ -372,8 +423,7 @@ gy_status gy_engine_step(gy_engine *e, gy_err *err) {
         n += done;
         if (!done) break;
     }
-    if (gy_engine_is_lost(e)) return *err = e->lost, e->lost.status;
-    e->done_no = e->step_no;
+    if (ends_lost(e)) return *err = e->lost, e->lost.status;
     gy_handoff_tell(e);
     e->stats.n_step++;
     e->n_idle = n || e->n_handoff ? 0 : e->n_idle + 1; /* open imports may hold what the others wait for */

@@ -253,6 +253,10 @@ gy_status gy_engine_submit(gy_engine *e, const gy_request *r, gy_err *err, int32
     return gy_engine_queue(e, r, &(gy_crossing){0}, err, id_out);
 }
 
+int gy_engine_judges(const gy_request *r) {
+    return gy_exit_needs_logits(&r->exit);
+}
+
 gy_status gy_engine_queue(gy_engine *e, const gy_request *r, const gy_crossing *x, gy_err *err, int32_t *id_out) {
     gy_req *q = NULL;
     GY_TRY(gy_engine_check(e, r, err));
@@ -271,6 +275,7 @@ gy_status gy_engine_queue(gy_engine *e, const gy_request *r, const gy_crossing *
     for (int32_t k = 0; k < r->n; k++) queue_choice(e, q, k, x);
     q->handoff = x->handoff;
     if (q->handoff) q->handoff->q = q;
+    e->n_judging += gy_engine_judges(r);
     e->stats.n_request++;
     *id_out = q->id;
     return GY_OK;

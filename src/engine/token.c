@@ -32,9 +32,7 @@ static void sample_token(gy_engine *e, gy_logit_item *it, int member) {
     if (it->st == GY_OK && c->text) it->st = gy_constrain_follow(e, c, member, it->out.id, &it->err, &it->is_last);
 }
 
-static void sample_item(void *arg, int32_t i, int member) {
-    gy_engine *e = arg;
-    gy_logit_item *it = &e->item[i];
+static void sample_one(gy_engine *e, gy_logit_item *it, int member) {
     const gy_choice *c = it->c;
     if (c->req->handoff)
         it->st = GY_OK; /* an export: whoever imports it samples */
@@ -45,10 +43,16 @@ static void sample_item(void *arg, int32_t i, int member) {
                                 it->pos + 1, &it->err, &it->out);
 }
 
+static void sample_item(void *arg, int32_t i, int member) {
+    gy_engine *e = arg;
+    sample_one(e, &e->item[i], member);
+}
+
 /* ---- by the backend --------------------------------------------------------------------------------------------- */
 
 typedef struct drawing { /* items first..first + n */
     gy_engine *e;
+    gy_logit_item *item;
     char *room;
     const gy_drawn *drawn; /* [n] */
     int32_t first, n;
@@ -73,11 +77,11 @@ static size_t lay_out(drawing *d, int32_t n, size_t room) {
     size_t lists = 0;
     d->n = d->has_text = 0;
     for (int32_t i = d->first; i < d->first + n; i++) {
-        size_t more = lists_bytes(d->e, &d->e->item[i]), rows = (size_t)(d->n + 1) * sizeof(gy_draw_row);
+        size_t more = lists_bytes(d->e, &d->item[i]), rows = (size_t)(d->n + 1) * sizeof(gy_draw_row);
         if (rows + lists + more > room) break;
-        d->e->item[i].lists = lists;
+        d->item[i].lists = lists;
         lists += more;
-        d->has_text |= d->e->item[i].c->text != NULL;
+        d->has_text |= d->item[i].c->text != NULL;
         d->n++;
     }
     return (size_t)d->n * sizeof(gy_draw_row) + lists;
@@ -96,7 +100,7 @@ static void pack_token(gy_engine *e, gy_logit_item *it, int member, char *room, 
 
 static void pack_item(void *arg, int32_t k, int member) {
     const drawing *d = arg;
-    gy_logit_item *it = &d->e->item[d->first + k];
+    gy_logit_item *it = &d->item[d->first + k];
     const gy_request *r = &it->c->req->r;
     gy_draw_row *row = (gy_draw_row *)d->room + k;
     it->st = GY_OK;
@@ -111,11 +115,11 @@ static void pack_item(void *arg, int32_t k, int member) {
 static void take_item(void *arg, int32_t k, int member) {
     const drawing *d = arg;
     gy_engine *e = d->e;
-    gy_logit_item *it = &e->item[d->first + k];
+    gy_logit_item *it = &d->item[d->first + k];
     gy_choice *c = it->c;
     if (c->req->handoff || it->st != GY_OK) return;
     if (it->logits) {
-        sample_item(e, d->first + k, member);
+        sample_one(e, it, member);
         return;
     }
     gy_sample_unpack(&d->drawn[k], it->samples ? c->p.n_logprobs : c->req->r.prompt_logprobs, e->m->d.n_vocab,
@@ -148,13 +152,13 @@ static void draw_items(drawing *d, size_t bytes) {
     e->stats.sample_ns -= waited;
     if (gy_engine_is_lost(e)) return;
     for (int32_t k = 0; k < d->n; k++)
-        if (d->drawn[k].refused && !d->e->item[d->first + k].c->req->handoff) fetch(e, &e->item[d->first + k]);
+        if (d->drawn[k].refused && !d->item[d->first + k].c->req->handoff) fetch(e, &d->item[d->first + k]);
     for_items(d, take_item, d);
 }
 
 static void sample_there(gy_engine *e, int32_t n) {
     size_t room;
-    drawing d = {.e = e, .room = gy_loop_draw_room(e->loop, &room)};
+    drawing d = {.e = e, .item = e->item, .room = gy_loop_draw_room(e->loop, &room)};
     for (; d.first < n && e->lost.status >= 0; d.first += d.n) {
         size_t bytes = lay_out(&d, n - d.first, room);
         if (d.n) {
@@ -164,6 +168,26 @@ static void sample_there(gy_engine *e, int32_t n) {
             sample_item(e, d.first, 0);
             d.n = 1;
         }
+    }
+}
+
+/* ---- later (late.c) ---------------------------------------------------------------------------------------------- */
+
+size_t gy_engine_pack(gy_engine *e, gy_logit_item *item, int32_t n) {
+    size_t room;
+    drawing d = {.e = e, .item = item, .room = gy_loop_draw_room(e->loop, &room)};
+    size_t bytes = lay_out(&d, n, room);
+    if (d.n < n) return 0;
+    for_items(&d, pack_item, &d);
+    return bytes;
+}
+
+void gy_engine_unpack(gy_engine *e, gy_logit_item *item, int32_t n, const gy_drawn *drawn) {
+    drawing d = {.e = e, .item = item, .n = n, .drawn = drawn};
+    for (int32_t k = 0; k < n; k++) {
+        if (!item[k].c) continue;
+        if (drawn[k].refused) fetch(e, &item[k]);
+        take_item(&d, k, 0);
     }
 }
 

@@ -24,19 +24,22 @@ struct gy_loop {
     void *state_h, *state_e; /* [n_state, n_embd] act: hidden, injection (inject only) */
 
     /* One batch's activations, [max_row, ...] act. */
-    void *x;          /* [n_embd] the residual stream */
-    void *prev;       /* [n_embd] the state before the loop */
-    void *a;          /* [n_embd] normed input of a branch */
-    void *b;          /* [n_embd] a branch's output */
-    void *qkv;        /* [(n_head + 2 n_head_kv) head_dim] */
-    void *att;        /* [n_head head_dim] */
-    void *gu;         /* [2 n_ff] */
-    void *f;          /* [n_ff] */
-    void *cat;        /* [2 n_embd] */
-    float *cos, *sin; /* [head_dim / 2] */
     float *gate;      /* [1] */
     double *latent;   /* [1] */
-    float *logits;    /* [max_logit, n_vocab] */
+    float *cos, *sin; /* [head_dim / 2] */
+
+    /* Scratch of a recording: from x to cat. */
+    void *x;       /* [n_embd] the residual stream */
+    void *prev;    /* [n_embd] the state before the loop */
+    void *a;       /* [n_embd] normed input of a branch */
+    void *b;       /* [n_embd] a branch's output */
+    void *qkv;     /* [(n_head + 2 n_head_kv) head_dim] */
+    void *att;     /* [n_head head_dim] */
+    void *gu;      /* [2 n_ff] */
+    void *f;       /* [n_ff] */
+    void *cat;     /* [2 n_embd] */
+    void *end;     /* of the scratch */
+    float *logits; /* [max_logit, n_vocab] */
 
     int32_t *one; /* [1] */
 
@@ -54,9 +57,10 @@ struct gy_loop {
     gy_drawn *host_out; /* [max_logit] */
     size_t draw_bytes;
 
-    float *host_logits;     /* [max_logit, n_vocab], NULL on a host backend */
-    void *host_row;         /* [n_embd] act, for get and set */
-    void *stack[GY_STAGES]; /* the backend's, NULL where it has none */
+    float *host_logits;   /* [max_logit, n_vocab], NULL on a host backend */
+    const gy_drawn *late; /* of draw_later */
+    void *host_row;       /* [n_embd] act, for get and set */
+    void *record;         /* the backend's recordings, NULL where it has none */
 };
 
 /* The next piece of the backend's memory. Where the host cannot touch it the carve only measures: a debug build would
@@ -74,6 +78,10 @@ static void lay_out(gy_loop *l, gy_carve *c) {
     size_t kv = (size_t)d->n_head_kv * (size_t)d->head_dim * act, half = (size_t)d->head_dim / 2;
     l->state_h = take(l, c, state, embd);
     l->state_e = d->inject ? take(l, c, state, embd) : NULL;
+    l->cos = take(l, c, row, half * sizeof(float));
+    l->sin = take(l, c, row, half * sizeof(float));
+    l->gate = take(l, c, row, sizeof(float));
+    l->latent = take(l, c, row, sizeof(double));
     l->x = take(l, c, row, embd);
     l->prev = take(l, c, row, embd);
     l->a = take(l, c, row, embd);
@@ -83,10 +91,7 @@ static void lay_out(gy_loop *l, gy_carve *c) {
     l->gu = take(l, c, row, 2 * (size_t)d->n_ff * act);
     l->f = take(l, c, row, (size_t)d->n_ff * act);
     l->cat = d->inject ? take(l, c, row, 2 * embd) : NULL;
-    l->cos = take(l, c, row, half * sizeof(float));
-    l->sin = take(l, c, row, half * sizeof(float));
-    l->gate = take(l, c, row, sizeof(float));
-    l->latent = take(l, c, row, sizeof(double));
+    l->end = take(l, c, 1, 1);
     l->one = take(l, c, 1, sizeof(int32_t));
     l->batch = take(l, c, l->stage_bytes, 1);
     l->draw = take(l, c, l->draw_bytes, 1);
@@ -122,47 +127,8 @@ size_t gy_loop_plan_bytes(const gy_model_desc *d, gy_dtype act, const gy_loop_co
     return measure.overflow ? 0 : measure.used;
 }
 
-static gy_stack_layer stack_layer(const gy_layer *w) {
-    return (gy_stack_layer){.qkv = &w->qkv,
-                            .o = &w->o,
-                            .gate_up = &w->gate_up,
-                            .down = &w->down,
-                            .norm = {w->norm[0], w->norm[1], w->norm[2], w->norm[3]},
-                            .q_bias = w->q_bias,
-                            .k_bias = w->k_bias};
-}
-
 static int32_t first_layer(const gy_model_desc *d, gy_stage stage) {
     return stage == GY_CODA ? d->n_layer[GY_PRELUDE] : 0;
-}
-
-static gy_status open_stack(gy_loop *l, gy_stage stage, gy_err *err) {
-    const gy_model_desc *d = l->d;
-    gy_backend *be = l->m->be;
-    int32_t n = d->n_layer[stage];
-    if (!n || !be->ops->stack_open) return GY_OK;
-    gy_stack_layer *layer = gy_mem_alloc(GY_MEM_MODEL, (size_t)n, sizeof *layer);
-    if (!layer) return gy_err_set(err, GY_E_NOMEM, "out of memory");
-    for (int32_t i = 0; i < n; i++) layer[i] = stack_layer(&l->m->layer[stage][i]);
-    l->stack[stage] = be->ops->stack_open(be, &(gy_stack_desc){.layer = layer,
-                                                               .n_layer = n,
-                                                               .il = first_layer(d, stage),
-                                                               .n_embd = d->n_embd,
-                                                               .n_ff = d->n_ff,
-                                                               .n_head = d->n_head,
-                                                               .n_head_kv = d->n_head_kv,
-                                                               .head_dim = d->head_dim,
-                                                               .eps = d->eps,
-                                                               .norms = d->norms,
-                                                               .rope = d->rope,
-                                                               .round_each = d->rope_round});
-    gy_mem_free(layer);
-    return GY_OK;
-}
-
-static gy_status open_stacks(gy_loop *l, gy_err *err) {
-    for (gy_stage s = GY_PRELUDE; s < GY_STAGES; s++) GY_TRY(open_stack(l, s, err));
-    return GY_OK;
 }
 
 static int draws(const gy_loop *l) {
@@ -211,7 +177,8 @@ gy_status gy_loop_create(gy_model *m, const gy_loop_config *c, gy_err *err, gy_l
     gy_status st = open_memory(l, err);
     if (st == GY_OK) st = gy_map_copy_open(&l->core_map, m->be, &l->c.core, err);
     if (st == GY_OK) st = gy_map_copy_open(&l->bound_map, m->be, &l->c.boundary, err);
-    if (st == GY_OK) st = open_stacks(l, err);
+    if (st == GY_OK && m->be->ops->record_open)
+        l->record = m->be->ops->record_open(m->be, l->x, (size_t)((char *)l->end - (char *)l->x));
     if (st == GY_OK)
         *out = l;
     else
@@ -222,8 +189,7 @@ gy_status gy_loop_create(gy_model *m, const gy_loop_config *c, gy_err *err, gy_l
 void gy_loop_destroy(gy_loop *l) {
     if (!l) return;
     GY_CHECK(gy_carve_check(&l->carve));
-    for (int s = 0; s < GY_STAGES; s++)
-        if (l->stack[s]) l->m->be->ops->stack_close(l->m->be, l->stack[s]);
+    if (l->record) l->m->be->ops->record_close(l->m->be, l->record);
     gy_map_copy_close(&l->core_map);
     gy_map_copy_close(&l->bound_map);
     l->m->be->ops->free(l->m->be, l->mem, l->bytes);
@@ -241,39 +207,91 @@ size_t gy_loop_workspace_bytes(const gy_loop *l) {
 
 /* ---- one batch -------------------------------------------------------------------------------------------------- */
 
-/* Appends an array to the batch; returns where it will be on the backend. */
-static void *stage(gy_loop *l, const void *src, size_t n, size_t elem_bytes) {
+/* What is recorded, and all that the calls depend on beside what the loop's life decides (gy_record_key). */
+typedef enum run_kind { RUN_PRELUDE, RUN_PASS, RUN_CODA } run_kind;
+enum { HAS_SLOT = 2u, HAS_GATE = 4u, HAS_LATENT = 8u, HAS_MAP = 16u };
+
+/* Room for n elements behind what the batch has: where they are now, and where they will be on the backend. */
+static void *stage_room(gy_loop *l, size_t n, size_t elem_bytes, const void **there) {
     size_t at = l->n_stage, bytes = n * elem_bytes;
     GY_CHECK(at + bytes <= l->stage_bytes);
-    memcpy(l->stage + at, src, bytes);
     l->n_stage = (at + bytes + 7) / 8 * 8;
-    return l->batch + at;
+    *there = l->batch + at;
+    return l->stage + at;
 }
 
-/* The rows of a batch, n_special ids or logit rows, and what the map rows that they will read in the group of map have
- * that the backend has not: one copy. */
-static void begin_rows(gy_loop *l, const gy_loop_batch *b, const gy_kv_view *kv, gy_map_copy *map,
-                       const int32_t *special, int32_t n_special) {
+/* Appends n numbers and as many of `filler` as make n_row; returns where they will be. here: where they are now. */
+static const int32_t *stage_numbers(gy_loop *l, const int32_t *src, int32_t n, int32_t n_row, int32_t filler,
+                                    const int32_t **here) {
+    const void *there;
+    int32_t *to = stage_room(l, (size_t)n_row, sizeof *to, &there);
+    memcpy(to, src, (size_t)n * sizeof *to);
+    for (int32_t i = n; i < n_row; i++) to[i] = filler;
+    if (here) *here = to;
+    return there;
+}
+
+static const int64_t *stage_offsets(gy_loop *l, const int64_t *src, int32_t n, int32_t n_row, const int64_t **here) {
+    const void *there;
+    int64_t *to = stage_room(l, (size_t)n_row, sizeof *to, &there);
+    memcpy(to, src, (size_t)n * sizeof *to);
+    memset(to + n, 0, (size_t)(n_row - n) * sizeof *to);
+    *here = to;
+    return there;
+}
+
+static void stage_patch(gy_loop *l, const gy_map_copy *map, gy_patch_args *out) {
+    size_t n = (size_t)map->n;
+    const void *idx, *v;
+    memcpy(stage_room(l, n, sizeof *map->idx, &idx), map->idx, n * sizeof *map->idx);
+    memcpy(stage_room(l, n, sizeof *map->v, &v), map->v, n * sizeof *map->v);
+    *out = (gy_patch_args){.idx = idx, .v = v, .n = map->n, .y = map->dev};
+}
+
+/* With how many rows n of at most `most` run. */
+static int32_t filled_up(const gy_loop *l, int32_t n, int32_t most) {
+    if (!l->record) return n;
+    int32_t rows = l->m->be->ops->record_rows(l->m->be, n);
+    return rows < most ? rows : most > n ? most : n;
+}
+
+/* What goes over besides the rows' places. */
+typedef struct run_special {
+    const int32_t *ids; /* of a prelude; logit rows of a coda */
+    int32_t n;
+    int32_t n_filled; /* with 0s up to here */
+} run_special;
+
+/* The rows of a batch, its special numbers, and what the map rows that they will read in the group of map have that
+ * the backend has not: one copy. */
+static void begin_rows(gy_loop *l, const gy_loop_batch *b, const gy_kv_view *kv, gy_map_copy *map, run_special more) {
     GY_CHECK(b->n_row <= l->c.max_row);
     gy_backend *be = l->m->be;
-    size_t n = (size_t)b->n_row;
+    int32_t n = b->n_row, rows = filled_up(l, n, l->c.max_row);
+    gy_rows host = {.n_row = rows};
     gy_patch_args patch = {0};
     l->n_stage = 0;
-    l->rows = (gy_rows){.n_row = b->n_row};
-    if (b->map_off) l->rows.map_off = stage(l, b->map_off, n, sizeof(int64_t));
-    l->state = stage(l, b->state, n, sizeof(int32_t));
-    l->rows.pos = stage(l, b->pos, n, sizeof(int32_t));
-    if (b->slot) l->rows.slot = stage(l, b->slot, n, sizeof(int32_t));
-    if (n_special) l->special = stage(l, special, (size_t)n_special, sizeof(int32_t));
-    if (kv->base && gy_map_copy_update(map, b->n_row, b->pos, b->map_off))
-        patch = (gy_patch_args){.idx = stage(l, map->idx, (size_t)map->n, sizeof *map->idx),
-                                .v = stage(l, map->v, (size_t)map->n, sizeof *map->v),
-                                .n = map->n,
-                                .y = map->dev};
+    l->rows = (gy_rows){.n_row = rows};
+    if (b->map_off) l->rows.map_off = stage_offsets(l, b->map_off, n, rows, &host.map_off);
+    l->state = stage_numbers(l, b->state, n, rows, -1, NULL);
+    l->rows.pos = stage_numbers(l, b->pos, n, rows, -1, &host.pos);
+    if (b->slot) l->rows.slot = stage_numbers(l, b->slot, n, rows, -1, NULL);
+    if (more.n_filled) l->special = stage_numbers(l, more.ids, more.n, more.n_filled, 0, NULL);
+    if (kv->base && gy_map_copy_update(map, n, b->pos, b->map_off)) stage_patch(l, map, &patch);
     if (!l->host) be->ops->upload(be, l->batch, l->stage, l->n_stage);
     if (patch.n) be->ops->patch(be, &patch);
-    if (kv->base && be->ops->begin_rows)
-        be->ops->begin_rows(be, &(gy_rows){.n_row = b->n_row, .pos = b->pos, .map_off = b->map_off});
+    if (kv->base && be->ops->begin_rows) be->ops->begin_rows(be, &host);
+}
+
+/* A run's calls, or the recording of them. calls changes nothing of the loop. */
+static void run(gy_loop *l, gy_stage stage, gy_record_key key, void (*calls)(gy_loop *l, const gy_record_key *key)) {
+    const gy_ops *ops = l->m->be->ops;
+    key.n_row = l->rows.n_row;
+    key.has |= l->d->n_layer[stage] ? GY_RECORD_ATTN : 0;
+    key.has |= (l->rows.slot ? HAS_SLOT : 0) | (l->rows.map_off ? HAS_MAP : 0);
+    if (l->record && ops->record_begin(l->m->be, l->record, &key)) return;
+    calls(l, &key);
+    if (l->record) ops->record_end(l->m->be, l->record);
 }
 
 static void fill_rope(gy_loop *l) {
@@ -371,46 +389,44 @@ static void layer_forward(gy_loop *l, const gy_layer *w, const void *next, const
     residual_norm(l, l->b, w->norm[3], next);
 }
 
-static int stack_forward(gy_loop *l, gy_stage stage, const gy_kv_view *kv) {
-    gy_backend *be = l->m->be;
-    if (!l->stack[stage]) return 0;
-    return be->ops->stack(be, l->stack[stage],
-                          &(gy_stack_args){.x = l->x, .cos = l->cos, .sin = l->sin, .kv = kv, .rows = l->rows});
-}
-
 static void stage_forward(gy_loop *l, gy_stage stage) {
     const gy_model *m = l->m;
     const gy_kv_view *kv = stage == GY_CORE ? &l->c.core : &l->c.boundary;
     int32_t first = first_layer(l->d, stage), n = m->d.n_layer[stage];
     const gy_layer *w = m->layer[stage];
-    if (stack_forward(l, stage, kv)) return;
     if (n) norm(l, l->x, w[0].norm[0], l->rows.n_row, l->a);
     for (int32_t il = 0; il < n; il++) layer_forward(l, &w[il], il + 1 < n ? w[il + 1].norm[0] : NULL, kv, first + il);
+}
+
+static void prelude_calls(gy_loop *l, const gy_record_key *key) {
+    gy_model *m = l->m;
+    m->be->ops->embed(m->be, &(gy_embed_args){.table = &m->embed,
+                                              .ids = l->special,
+                                              .drawn = l->drawn,
+                                              .scale = m->d.embed_scale,
+                                              .n_row = key->n_row,
+                                              .y = l->x});
+    stage_forward(l, GY_PRELUDE);
+    move_rows(l, 1, l->x, l->state, key->n_row, m->d.inject ? l->state_e : l->state_h);
 }
 
 void gy_loop_prelude(gy_loop *l, const gy_loop_batch *b, const gy_loop_entry *in) {
     gy_model *m = l->m;
     gy_backend *be = m->be;
     if (!b->n_row) return;
-    begin_rows(l, b, &l->c.boundary, &l->bound_map, in->ids, b->n_row);
-    be->ops->embed(be,
-                   &(gy_embed_args){
-                       .table = &m->embed, .ids = l->special, .scale = m->d.embed_scale, .n_row = b->n_row, .y = l->x});
-    if (m->d.n_layer[GY_PRELUDE]) {
-        fill_rope(l);
-        stage_forward(l, GY_PRELUDE);
-    }
-    if (m->d.inject) {
-        move_rows(l, 1, l->x, l->state, b->n_row, l->state_e);
-        be->ops->latent_init(be, &(gy_latent_init_args){.seed = in->seed,
-                                                        .pos = b->pos,
-                                                        .zero = in->zero,
-                                                        .std = m->d.state_std,
-                                                        .mult = m->d.state_mult,
-                                                        .n_row = b->n_row,
-                                                        .n = m->d.n_embd,
-                                                        .y = l->x});
-    }
+    begin_rows(l, b, &l->c.boundary, &l->bound_map,
+               (run_special){in->ids, b->n_row, filled_up(l, b->n_row, l->c.max_row)});
+    if (m->d.n_layer[GY_PRELUDE]) fill_rope(l);
+    run(l, GY_PRELUDE, (gy_record_key){.what = RUN_PRELUDE}, prelude_calls);
+    if (!m->d.inject) return;
+    be->ops->latent_init(be, &(gy_latent_init_args){.seed = in->seed,
+                                                    .pos = b->pos,
+                                                    .zero = in->zero,
+                                                    .std = m->d.state_std,
+                                                    .mult = m->d.state_mult,
+                                                    .n_row = b->n_row,
+                                                    .n = m->d.n_embd,
+                                                    .y = l->x});
     move_rows(l, 1, l->x, l->state, b->n_row, l->state_h);
 }
 
@@ -424,55 +440,68 @@ static void inject(gy_loop *l) {
     linear(l, l->cat, &m->adapter, l->x);
 }
 
-static void read_gate(gy_loop *l, float *gate_out) {
+static void show_gate(gy_loop *l) {
     gy_model *m = l->m;
-    size_t n = (size_t)l->rows.n_row;
     m->be->ops->gate(
         m->be, &(gy_gate_args){
                    .x = l->x, .w = m->gate_w, .b = m->gate_b, .n_row = l->rows.n_row, .n = m->d.n_embd, .y = l->gate});
-    m->be->ops->download(m->be, gate_out, l->gate, n * sizeof(float));
 }
 
-static void read_latent(gy_loop *l, double *latent_out) {
+static void show_latent(gy_loop *l) {
     gy_model *m = l->m;
-    size_t n = (size_t)l->rows.n_row;
     m->be->ops->latent_diff(
         m->be,
         &(gy_latent_diff_args){.x = l->x, .x_prev = l->prev, .n_row = l->rows.n_row, .n = m->d.n_embd, .y = l->latent});
-    m->be->ops->download(m->be, latent_out, l->latent, n * sizeof(double));
+}
+
+static void pass_calls(gy_loop *l, const gy_record_key *key) {
+    const gy_model *m = l->m;
+    int32_t n = key->n_row;
+    move_rows(l, 0, l->state_h, l->state, n, l->x);
+    if (key->has & HAS_LATENT) move_rows(l, 0, l->state_h, l->state, n, l->prev);
+    if (m->d.inject) inject(l);
+    stage_forward(l, GY_CORE);
+    if (m->d.loop_norm) norm(l, l->x, m->final_norm, n, l->x);
+    move_rows(l, 1, l->x, l->state, n, l->state_h);
+    if (key->has & HAS_GATE) show_gate(l);
+    if (key->has & HAS_LATENT) show_latent(l);
 }
 
 void gy_loop_pass(gy_loop *l, const gy_loop_batch *b, float *gate_out, double *latent_out) {
-    gy_model *m = l->m;
-    if (!b->n_row) return;
-    begin_rows(l, b, &l->c.core, &l->core_map, NULL, 0);
+    gy_backend *be = l->m->be;
+    size_t n = (size_t)b->n_row;
+    int shows_gate = gate_out && l->d->has_gate;
+    uint32_t has = (shows_gate ? HAS_GATE : 0) | (latent_out ? HAS_LATENT : 0);
+    if (!n) return;
+    begin_rows(l, b, &l->c.core, &l->core_map, (run_special){0});
     fill_rope(l);
-    move_rows(l, 0, l->state_h, l->state, b->n_row, l->x);
-    if (latent_out) move_rows(l, 0, l->state_h, l->state, b->n_row, l->prev);
-    if (m->d.inject) inject(l);
-    stage_forward(l, GY_CORE);
-    if (m->d.loop_norm) norm(l, l->x, m->final_norm, b->n_row, l->x);
-    move_rows(l, 1, l->x, l->state, b->n_row, l->state_h);
-    if (gate_out && m->d.has_gate) read_gate(l, gate_out);
-    if (latent_out) read_latent(l, latent_out);
+    run(l, GY_CORE, (gy_record_key){.what = RUN_PASS, .has = has}, pass_calls);
+    if (shows_gate) be->ops->download(be, gate_out, l->gate, n * sizeof(float));
+    if (latent_out) be->ops->download(be, latent_out, l->latent, n * sizeof(double));
 }
 
-void gy_loop_read_out(gy_loop *l, const gy_loop_batch *b, const int32_t *logit_row, int32_t n_logit) {
+static void coda_calls(gy_loop *l, const gy_record_key *key) {
     gy_model *m = l->m;
-    gy_backend *be = m->be;
-    GY_CHECK(n_logit <= l->c.max_logit && n_logit <= b->n_row);
-    if (!b->n_row || (!n_logit && !m->d.n_layer[GY_CODA])) return;
-    begin_rows(l, b, &l->c.boundary, &l->bound_map, logit_row, n_logit);
-    move_rows(l, 0, l->state_h, l->state, b->n_row, l->x);
-    if (m->d.coda_norm) norm(l, l->x, m->final_norm, b->n_row, l->x);
-    if (m->d.n_layer[GY_CODA]) {
-        fill_rope(l);
-        stage_forward(l, GY_CODA);
-    }
+    int32_t n = key->n_row, n_logit = key->n_other;
+    move_rows(l, 0, l->state_h, l->state, n, l->x);
+    if (m->d.coda_norm) norm(l, l->x, m->final_norm, n, l->x);
+    stage_forward(l, GY_CODA);
     if (!n_logit) return;
     move_rows(l, 0, l->x, l->special, n_logit, l->a);
     if (m->d.head_norm) norm(l, l->a, m->final_norm, n_logit, l->a);
-    be->ops->linear(be, &(gy_linear_args){.x = l->a, .w = &m->head, .n_row = n_logit, .y_f32 = 1, .y = l->logits});
+    m->be->ops->linear(m->be,
+                       &(gy_linear_args){.x = l->a, .w = &m->head, .n_row = n_logit, .y_f32 = 1, .y = l->logits});
+}
+
+void gy_loop_read_out(gy_loop *l, const gy_loop_batch *b, const int32_t *logit_row, int32_t n_logit) {
+    int has_layers = l->d->n_layer[GY_CODA] > 0;
+    GY_CHECK(n_logit <= l->c.max_logit && n_logit <= b->n_row);
+    if (!b->n_row || (!n_logit && !has_layers)) return;
+    int32_t most = l->c.max_logit < l->c.max_row ? l->c.max_logit : l->c.max_row;
+    int32_t filled = n_logit ? filled_up(l, n_logit, most) : 0;
+    begin_rows(l, b, &l->c.boundary, &l->bound_map, (run_special){logit_row, n_logit, filled});
+    if (has_layers) fill_rope(l);
+    run(l, GY_CODA, (gy_record_key){.what = RUN_CODA, .n_other = filled}, coda_calls);
 }
 
 const float *gy_loop_logits(gy_loop *l, int32_t first, int32_t n) {
@@ -494,7 +523,7 @@ void *gy_loop_draw_room(gy_loop *l, size_t *bytes_out) {
     return l->host_draw;
 }
 
-const gy_drawn *gy_loop_draw(gy_loop *l, int32_t first, int32_t n, size_t bytes) {
+static void draw(gy_loop *l, int32_t first, int32_t n, size_t bytes) {
     gy_backend *be = l->m->be;
     GY_CHECK(first >= 0 && n >= 0 && first <= l->c.max_logit - n && bytes <= l->draw_bytes);
     be->ops->upload(be, l->draw, l->host_draw, bytes);
@@ -503,8 +532,35 @@ const gy_drawn *gy_loop_draw(gy_loop *l, int32_t first, int32_t n, size_t bytes)
                                           .n_vocab = l->d->n_vocab,
                                           .rows = (const gy_draw_row *)l->draw,
                                           .out = l->drawn});
+}
+
+const gy_drawn *gy_loop_draw(gy_loop *l, int32_t first, int32_t n, size_t bytes) {
+    gy_backend *be = l->m->be;
+    draw(l, first, n, bytes);
     be->ops->download(be, l->host_out, l->drawn, (size_t)n * sizeof *l->drawn);
     return l->host_out;
+}
+
+/* ---- not waiting ------------------------------------------------------------------------------------------------- */
+
+int gy_loop_may_run_ahead(const gy_loop *l) {
+    return l->host_draw && l->m->be->ops->fetch;
+}
+
+int gy_loop_draw_later(gy_loop *l, int32_t n, size_t bytes) {
+    gy_backend *be = l->m->be;
+    draw(l, 0, n, bytes);
+    l->late = be->ops->fetch(be, l->drawn, (size_t)n * sizeof *l->drawn);
+    return l->late != NULL;
+}
+
+void gy_loop_mark(gy_loop *l) {
+    l->m->be->ops->mark(l->m->be);
+}
+
+gy_status gy_loop_reached(gy_loop *l, gy_err *err, const gy_drawn **out) {
+    *out = l->late;
+    return l->m->be->ops->reached(l->m->be, err);
 }
 
 /* ---- states ----------------------------------------------------------------------------------------------------- */

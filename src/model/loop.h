@@ -46,7 +46,7 @@ typedef struct gy_loop_batch {
 } gy_loop_batch;
 
 typedef struct gy_loop_entry { /* prelude only */
-    const int32_t *ids;        /* [n_row] */
+    const int32_t *ids;        /* [n_row]; -1 - k: the token that row k of the last draw gave (draw_later) */
     const uint64_t *seed;      /* [n_row] latent seed; NULL without inject */
     const uint8_t *zero;       /* [n_row] 1 = zero initial state; NULL without inject */
 } gy_loop_entry;
@@ -71,6 +71,15 @@ const float *gy_loop_coda(gy_loop *l, const gy_loop_batch *b, const int32_t *log
  * until the next call. Waits. */
 void *gy_loop_draw_room(gy_loop *l, size_t *bytes_out);
 const gy_drawn *gy_loop_draw(gy_loop *l, int32_t first, int32_t n, size_t bytes);
+
+/* The same without waiting, where may_run_ahead: draw_later for logits 0..n - 1; a prelude may then enter the tokens
+ * that nobody here knows yet. Behind it, whenever: mark, and after that, whatever was asked for since, reached: waits
+ * for what came before the mark, says what draw_later gave [n] and the first error known, which stays. draw_later 0:
+ * no memory; the draw must be repeated by draw. */
+int gy_loop_may_run_ahead(const gy_loop *l);
+int gy_loop_draw_later(gy_loop *l, int32_t n, size_t bytes);
+void gy_loop_mark(gy_loop *l);
+gy_status gy_loop_reached(gy_loop *l, gy_err *err, const gy_drawn **out);
 
 /* dst state := src state (hidden and injection). */
 void gy_loop_copy_state(gy_loop *l, int32_t src, int32_t dst);

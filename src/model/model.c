@@ -33,6 +33,7 @@ typedef struct loader {
     const gy_tensor_info *embed;
     size_t done, total;
     size_t to_pack, unpacked; /* bytes of matrices to prepare; of those for which no form was made */
+    int tells;                /* the backend is told of all matrices, quantised ones too */
     void *whole;              /* backend memory of the weight whose parts are being copied */
     float *whole_scale;       /* and of their scales */
     gy_err *err;
@@ -562,12 +563,13 @@ static void plan_prepare(loader *l) {
     size_t bytes = 0, left = l->total - l->done;
     each_matrix(l->m, sum_bytes, &bytes);
     l->to_pack = wants_prepare(l, bytes) ? bytes : 0;
+    l->tells = l->to_pack || (l->m->be->ops->prepare && !l->m->be->is_host);
     if (l->m->be->is_host) l->total += l->to_pack;
     note_progress(l, left);
 }
 
 static gy_status prepare(loader *l) {
-    if (l->to_pack) each_matrix(l->m, prepare_one, l);
+    if (l->tells) each_matrix(l->m, prepare_one, l);
     if (!l->unpacked || l->o->pack != GY_PACK_ON || !l->m->be->is_host) return GY_OK;
     return gy_err_set(l->err, GY_E_NOMEM, "pack: no memory for %zu bytes of %zu; use pack auto or off", l->unpacked,
                       l->to_pack);

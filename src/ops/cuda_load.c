@@ -70,9 +70,9 @@ static gy_status fill_device(void *lib, int32_t ordinal, gy_backend *be, gy_err 
     return GY_OK;
 }
 
-static gy_status add_host(gy_backend *be, int n_thread, gy_err *err) {
+static gy_status add_host(gy_backend *be, const gy_cuda_opts *o, gy_err *err) {
     cuda_host *h = gy_mem_alloc(GY_MEM_ENGINE, 1, sizeof *h);
-    if (!h || gy_team_create(n_thread, 0, &h->team) < 0) {
+    if (!h || gy_team_create(o->n_thread, 0, &h->team) < 0) {
         gy_mem_free(h);
         return gy_err_set(err, GY_E_NOMEM, "cuda: no memory for the threads that sample");
     }
@@ -81,6 +81,7 @@ static gy_status add_host(gy_backend *be, int n_thread, gy_err *err) {
     h->ops.n_member = host_n_member;
     h->ops.parallel = host_parallel;
     h->ops.destroy = host_destroy;
+    if (o->without & GY_CUDA_LATE) h->ops.fetch = NULL;
     ((gy_cuda_head *)be)->host = h;
     be->ops = &h->ops;
     return GY_OK;
@@ -160,7 +161,7 @@ gy_status gy_backend_cuda_create(const gy_cuda_opts *o, gy_err *err, gy_backend 
     GY_TRY(open_library(err, &lib));
     GY_TRY(enter(lib, err, &abi));
     GY_TRY(abi.create(o, err, &be));
-    gy_status st = add_host(be, o->n_thread, err);
+    gy_status st = add_host(be, o, err);
     if (st >= 0) st = fill_device(lib, o->device, be, err, &host_of(be)->device);
     if (st < 0)
         be->ops->destroy(be);

@@ -5,8 +5,8 @@
  * (gy_ops.alloc) unless marked "host". Argument structs are read during the call only.
  *
  * Names: n_row rows in the batch; act = the backend's activation dtype (F32 or BF16, chosen at creation): every
- * activation and KV element is stored in it. Sums, products and norms are computed in f32 (f64 where said) and rounded
- * to act exactly where a contract says "round": docs/models, rounding.
+ * activation is stored in it, and the KV where that is not I8. Sums, products and norms are computed in f32 (f64 where
+ * said) and rounded to act exactly where a contract says "round": docs/models, rounding.
  *
  * Determinism (ARCHITECTURE.md, determinism): element (row r) of any output depends on row r's inputs only, and each
  * sum's order depends on the shape of one row only: never on n_row, on other rows, on the number of threads, or on
@@ -44,28 +44,40 @@ typedef struct gy_weight {
 } gy_weight;
 
 /* The KV memory of one group of layers (core or boundary): ARCHITECTURE.md, KV is a map. A slot is the KV of one token
- * on one plane. Block b holds 16 slots: [n_layer][K|V][16][n_head_kv][head_dim] elements of dtype. Step lifetime: a
- * view, owns nothing. */
+ * on one plane. Block b holds 16 slots: [n_layer][K|V][16] rows of [n_head_kv][head_dim] elements of dtype. Step
+ * lifetime: a view, owns nothing.
+ * I8: a row is [n_head_kv][head_dim] whole numbers q, then [n_head_kv] f32 scales s (aligned to nothing); what it
+ * stands for is s[head] * q, and one row's bits follow from that row's values alone (gy_rope_kv_args). */
 enum { GY_BLOCK_SLOTS = 16 };
 typedef struct gy_kv_view {
-    void *base;         /* [n_block][n_layer][2][16][n_head_kv][head_dim] */
+    void *base;         /* [n_block][n_layer][2][16] rows */
     const int32_t *map; /* the slot map: rows index into it by gy_rows.map_off. The KV cache's own lies in host memory
                            and the loop driver gives operations a copy of it where the backend has memory of its own */
     int64_t n_map;      /* entries of map */
-    gy_dtype dtype;     /* = act */
+    gy_dtype dtype;     /* act, or I8 where the backend takes it (gy_ops.kv_types) */
     int32_t n_layer, n_head_kv, head_dim;
 } gy_kv_view;
 
-/* Element offset of slot's K (kv = 0) or V (kv = 1) of a layer: n_head_kv * head_dim elements lie there in a row. */
+enum { GY_KV_SCALE_BYTES = 4 }; /* of a head of a row in I8 */
+
+/* Elements of a row, scales of I8 counted by their bytes. */
+static inline int64_t gy_kv_row(const gy_kv_view *v) {
+    return (int64_t)v->n_head_kv * (v->head_dim + (v->dtype == GY_I8 ? GY_KV_SCALE_BYTES : 0));
+}
+
+/* Element offset of slot's K (kv = 0) or V (kv = 1) of a layer, where a row begins. */
 static inline int64_t gy_kv_offset(const gy_kv_view *v, int32_t slot, int32_t il, int kv) {
-    int64_t d = (int64_t)v->n_head_kv * v->head_dim;
+    int64_t d = gy_kv_row(v);
     int64_t plane = ((int64_t)(slot / GY_BLOCK_SLOTS) * v->n_layer + il) * 2 + kv;
     return (plane * GY_BLOCK_SLOTS + slot % GY_BLOCK_SLOTS) * d;
 }
 
 /* Where the rows of a batch stand. A row at position p reads, for j = 0..p, the KV at slot map[map_off[r] + j], and
  * writes its own at slot[r] = map[map_off[r] + p] before attention, so that it sees itself. No two rows of a batch
- * share a written slot. A row may read what another row of the batch writes (an earlier token of its chunk). */
+ * share a written slot. A row may read what another row of the batch writes (an earlier token of its chunk).
+ *
+ * A row that fills up a batch (pos -1, slot -1; only where a backend's record_rows asked for it) is computed like
+ * others but reads no KV and writes none. */
 typedef struct gy_rows {
     int32_t n_row;
     const int32_t *pos;     /* [n_row] absolute token position >= 0 */
@@ -73,10 +85,12 @@ typedef struct gy_rows {
     const int64_t *map_off; /* [n_row] */
 } gy_rows;
 
-/* y[r] = round(table[id[r]] * scale); the product in f32. scale = 1: exact copy (converted to act). */
+/* y[r] = round(table[id[r]] * scale); the product in f32. scale = 1: exact copy (converted to act).
+ * ids[r] below 0: the token that drawn[-1 - ids[r]] says, 0 where that was refused. */
 typedef struct gy_embed_args {
     const gy_weight *table; /* [n_vocab, n_embd] */
-    const int32_t *ids;     /* [n_row] in [0, n_vocab) */
+    const int32_t *ids;     /* [n_row] below n_vocab */
+    const gy_drawn *drawn;  /* NULL where no id is below 0 */
     float scale;
     int32_t n_row;
     void *y; /* [n_row, n_embd] act */
@@ -131,7 +145,9 @@ typedef enum gy_rope_kind {
  *  - bias (where one is given): q = round(q + q_bias), k = round(k + k_bias)
  *  - round_each: a' = round(round(a cos) - round(b sin)), b' = round(round(b cos) + round(a sin))  (ouro.md, rounding)
  *  - else: a' = round(a cos - b sin), b' = round(b cos + a sin), f32 inside  (huginn.md, rounding)
- * With act F32 both are plain f32 arithmetic. */
+ * With act F32 both are plain f32 arithmetic.
+ * KV in I8: of these k and v, each head x of a row for itself: s = max(max |x| / 127, 2^-126) in f32, q = x / s in f32
+ * to the nearest even whole number; where a value of the head is not finite, q = 0 and s = NaN. */
 typedef struct gy_rope_kv_args {
     void *qkv;                   /* [n_row, (n_head + 2 n_head_kv) * head_dim] act: q heads, then k, then v */
     const void *q_bias, *k_bias; /* [n_head * head_dim], [n_head_kv * head_dim] act, or both NULL */
@@ -146,9 +162,10 @@ typedef struct gy_rope_kv_args {
 
 /* Causal attention over the slot map. Query head h reads kv head h / (n_head / n_head_kv).
  *   s_j = (q . k_j) * scale for j = 0..pos[r];  y = round( sum_j softmax(s)_j v_j ), all in f32
- * (the flash form: scores and weights are not rounded, the result is; ouro.md, rounding). A backend whose product units
- * take BF16 alone may use weights rounded to BF16 (what they sum to is not), as flash kernels do: an error
- * of the size of the result's own rounding. */
+ * (the flash form: scores and weights are not rounded, the result is; ouro.md, rounding). KV in I8: q . k_j is
+ * (q . q8_j) * s_j, and softmax(s)_j v_j is (softmax(s)_j * s_j) q8_j, with the scales of K and of V. A backend whose
+ * product units take BF16 alone may use weights rounded to BF16 (what they sum to is not), as flash kernels do: an
+ * error of the size of the result's own rounding. */
 typedef struct gy_attn_args {
     const void *q;    /* [n_row, q_stride] act: the first n_head * head_dim of each row */
     int32_t q_stride; /* elements from row to row */
@@ -198,7 +215,8 @@ typedef struct gy_concat_args {
     void *y; /* [n_row, na + nb] act */
 } gy_concat_args;
 
-/* gather: y[r] = x[idx[r]]; scatter: y[idx[r]] = x[r] (idx distinct). Rows of n elements of act. */
+/* gather: y[r] = x[idx[r]]; scatter: y[idx[r]] = x[r] (idx distinct). Rows of n elements of act. idx[r] -1 (a row that
+ * fills up a batch): nothing is moved. */
 typedef struct gy_move_args {
     const void *x;
     const int32_t *idx; /* [n_row] */
@@ -206,31 +224,15 @@ typedef struct gy_move_args {
     void *y;
 } gy_move_args;
 
-/* Layers one after another, as the loop driver's stage runs them. What stays the same from batch to batch. */
-typedef struct gy_stack_layer {
-    const gy_weight *qkv, *o, *gate_up, *down;
-    const void *norm[4];         /* before and after attention, before and after the MLP; NULL where there is none */
-    const void *q_bias, *k_bias; /* or NULL */
-} gy_stack_layer;
-typedef struct gy_stack_desc {
-    const gy_stack_layer *layer; /* [n_layer] */
-    int32_t n_layer, il;         /* il: the first one's number within the KV group */
-    int32_t n_embd, n_ff, n_head, n_head_kv, head_dim;
-    float eps;
-    gy_residual_kind norms;
-    gy_rope_kind rope;
-    int round_each; /* gy_rope_kv_args */
-} gy_stack_desc;
-
-/* x through all of them. Bits are those of: a = norm(x, norm[0]); for each layer linear(qkv), rope_kv, attn with scale
- * 1 / sqrt(head_dim), linear(o), residual_norm with norm[1] and norm[2], linear(gate_up), silu_mul, linear(down),
- * residual_norm with norm[3] and the next layer's norm[0] (the last layer: residual with norm[3]). */
-typedef struct gy_stack_args {
-    void *x;                /* [n_row, n_embd] act, in place */
-    const float *cos, *sin; /* [n_row, head_dim / 2] */
-    const gy_kv_view *kv;   /* host struct */
-    gy_rows rows;
-} gy_stack_args;
+/* Which calls a recording holds: the same key, the same calls with the same arguments. What the arguments point to may
+ * differ. Compared as bytes. */
+typedef struct gy_record_key {
+    int32_t what;  /* the caller's */
+    int32_t n_row; /* of each call but those for n_other */
+    int32_t n_other;
+    uint32_t has; /* the caller's; bit GY_RECORD_ATTN: attn is among them, for the rows that begin_rows was told */
+} gy_record_key;
+enum { GY_RECORD_ATTN = 1u };
 
 /* The exit gate: y[r] = round(w . x[r] + b), one rounding, as f32. */
 typedef struct gy_gate_args {
@@ -282,6 +284,7 @@ typedef struct gy_backend gy_backend;
 typedef struct gy_ops {
     const char *name;      /* "ref", "cpu-avx512", ... */
     uint32_t weight_types; /* bit 1 << dtype: weights that linear takes; others are refused when a model is loaded */
+    uint32_t kv_types;     /* likewise: KV that rope_kv and attn take beside act's; others are refused on opening */
 
     /* Memory of the backend. alloc returns zeroed memory or NULL. For host backends upload and download are copies. */
     void *(*alloc)(gy_backend *be, size_t bytes);
@@ -323,13 +326,28 @@ typedef struct gy_ops {
 
     /* Fused operations. NULL: the caller calls the parts. */
     void (*residual_norm)(gy_backend *be, const gy_residual_norm_args *a);
-    /* A stage in one operation, for batches of few rows. stack_open is called once, when the weights are in place
-     * (weights and vectors stay, the structs are read during the call), and may give NULL: not for these shapes. stack
-     * returns 0, having done nothing, where it leaves a batch to the single operations. */
-    void *(*stack_open)(gy_backend *be, const gy_stack_desc *desc);
-    void (*stack_close)(gy_backend *be, void *stack); /* accepts NULL */
-    int (*stack)(gy_backend *be, void *stack, const gy_stack_args *a);
 
+    /* Recordings: many calls as one. NULL: there are none.
+     *   begin   1: all that the key stands for was done, neither the calls nor end are to be made. 0: they are
+     *   end     behind the calls, which may only now be carried out
+     * Calls between them are operations from embed to gate but latent_init. scratch: memory whose content nobody reads
+     * after end. All that is recorded is forgotten by close. record_rows: with how many rows, n_row or more, a batch is
+     * best recorded; the caller fills it up. */
+    void *(*record_open)(gy_backend *be, void *scratch, size_t bytes);
+    void (*record_close)(gy_backend *be, void *record); /* accepts NULL */
+    int32_t (*record_rows)(gy_backend *be, int32_t n_row);
+    int (*record_begin)(gy_backend *be, void *record, const gy_record_key *key);
+    void (*record_end)(gy_backend *be, void *record);
+
+    /* For a caller that does not wait for what it has asked for. NULL: not here, all three.
+     *   fetch    bytes of src as they are when all before is done; they lie behind the pointer when that is reached,
+     *            until the next fetch. NULL: no memory
+     *   mark     up to here
+     *   reached  waits until all before the last mark is done, not for what was queued since; the first error known
+     *            by then, which it keeps, or GY_OK */
+    const void *(*fetch)(gy_backend *be, const void *src, size_t bytes);
+    void (*mark)(gy_backend *be);
+    gy_status (*reached)(gy_backend *be, gy_err *err);
     /* NULL where logits are the host's anyway. sample returns 0, having done nothing: not for such a vocabulary. No
      * rows: a question. */
     int (*sample)(gy_backend *be, const gy_sample_args *a);
@@ -370,7 +388,9 @@ typedef struct gy_cuda_opts {
     int32_t device; /* as CUDA counts them */
     int n_thread;   /* host threads that sample; 0 = physical cores */
     gy_ops_limits limits;
+    uint32_t without; /* of these; tests and timings only: slower, the same bits */
 } gy_cuda_opts;
+enum { GY_CUDA_RECORDS = 1, GY_CUDA_FUSED = 2, GY_CUDA_EARLY = 4, GY_CUDA_LATE = 8 };
 /* GY_E_DEVICE with a sentence: no library, no driver, no such device, another build, another architecture. */
 gy_status gy_backend_cuda_create(const gy_cuda_opts *o, gy_err *err, gy_backend **out);
 /* "cuda" or "cuda:N". */

@@ -162,10 +162,11 @@ static int running_valid(const checker *c, int32_t job) {
     sched_place place = PLACE_NOWHERE;
     if (j->n_entered < sched_prompt_end(j))
         place = s->serial && j->flights.n ? PLACE_NOWHERE : PLACE_RING;
-    else if (j->n_known > j->n_entered && j->flights.n == 0)
+    else if (j->n_known > j->n_entered && j->n_entered < sched_life(j) && j->flights.n == 0)
         place = PLACE_PENDING;
     if (j->place != place) return bad(c, "job %d is in list %d, not %d", job, j->place, place);
-    if (j->flights.n == 0 && place == PLACE_NOWHERE) return bad(c, "job %d has nothing to wait for", job);
+    if (j->flights.n == 0 && place == PLACE_NOWHERE && j->n_entered < sched_life(j))
+        return bad(c, "job %d has nothing to wait for", job);
     int32_t decode = j->flights.n && s->flight[j->flights.tail].is_decode;
     if ((decode || j->state == GY_JOB_DECODE || s->serial) && j->flights.n > 1)
         return bad(c, "job %d: %d flights", job, j->flights.n);

@@ -379,6 +379,10 @@ const gy_sched_rows *gy_sched_coda(gy_sched *s, int32_t max_logit) {
     return &s->coda;
 }
 
+int gy_sched_coda_waits(const gy_sched *s) {
+    return s->ready[0].n + s->ready[1].n > 0;
+}
+
 void gy_sched_done(gy_sched *s, int32_t flight) {
     const sched_flight *f = flight_at(s, flight, FLIGHT_CODA);
     GY_CHECK(!f->samples);

@@ -207,6 +207,7 @@ void sched_stop_running(gy_sched *s, int32_t job, gy_job_state state) {
 
 static sched_place place_for(const gy_sched *s, const sched_job *j) {
     if (j->n_entered < sched_prompt_end(j)) return s->serial && j->flights.n ? PLACE_NOWHERE : PLACE_RING;
+    if (j->n_entered == sched_life(j)) return PLACE_NOWHERE; /* its last output is known: it is about to be removed */
     return j->flights.n == 0 && j->n_known > j->n_entered ? PLACE_PENDING : PLACE_NOWHERE;
 }
 

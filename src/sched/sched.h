@@ -171,9 +171,12 @@ const gy_sched_rows *gy_sched_judge(gy_sched *s, const int32_t *flight, int32_t 
 /* Rows whose coda may run now, at most max_logit of them wanting logits; call until n_row is 0. Each row must be
  * reported by done or sampled. Rows that need no coda at all (no coda layers, no logits) never appear. */
 const gy_sched_rows *gy_sched_coda(gy_sched *s, int32_t max_logit);
+/* Rows wait for the next one. */
+int gy_sched_coda_waits(const gy_sched *s);
 void gy_sched_done(gy_sched *s, int32_t flight);
-/* A token was sampled from the flight's logits and stands in tok[]: it is known now. The job goes on unless it is
- * removed, which is allowed right after. */
+/* A token was sampled from the flight's logits and stands in tok[], at the latest when its own coda ends: it is known
+ * now. The job goes on unless it is removed, which is allowed right after, or whenever; its last output does not enter.
+ */
 void gy_sched_sampled(gy_sched *s, int32_t flight);
 
 /* ---- what can be asked ---- */

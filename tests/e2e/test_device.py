@@ -43,8 +43,11 @@ def test_it_computes(place):
     assert call(place, RUN, 0)[0] == here.stdout != ""
 
 
-def test_weights_that_it_does_not_take(place):
-    for how in ("fp8", "int8", "int4"):
+def test_weights_in_fewer_bits(place):
+    fp8 = ["--weights", "fp8"]
+    here = subprocess.run([GYRE, *RUN[:-2], "--backend", "ref", *fp8], capture_output=True, timeout=60, text=True)
+    assert call(place, [*RUN, *fp8], 0)[0] == here.stdout != ""
+    for how in ("int8", "int4"):
         err = call(place, [*RUN, "--weights", how], 1)[1]
         assert f"weights: found {how}, which backend cuda does not take; use --weights auto, or --device cpu" in err
 

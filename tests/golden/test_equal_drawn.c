@@ -1,7 +1,8 @@
 /* Tokens drawn by a backend = tokens drawn by the host: the same requests, of all kinds, on the reference backend and
- * on one that calls its memory its own and has gy_ops.sample and patch. Its sample is an obvious one (full sort, plain
- * loops) over base/draw.h's words, so what the engine packs and takes back is tested where there is no GPU; the GPU's
- * own is compared with the host sampler in tests/ops/test_ops_sample.c.
+ * on one that calls its memory its own and has gy_ops.sample and patch, and on one that besides records what is called
+ * between record_begin and record_end, fills batches up, and gives what is fetched only when it is reached. Its sample
+ * is an obvious one (full sort, plain loops) over base/draw.h's words, so what the engine packs and takes back is
+ * tested where there is no GPU; the GPU's own is compared with the host sampler in tests/ops/test_ops_sample.c.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -22,7 +23,7 @@ enum { MAX_V = 512 };
 
 static struct {
     const gy_ops *real;
-    int drawn, refused, refuse_all, masked, known, patched;
+    int drawn, refused, refuse_all, masked, known, patched, fetched, replayed, lost_at;
 } seen;
 
 static const float *key;
@@ -133,12 +134,232 @@ static void own_patch(gy_backend *be, const gy_patch_args *a) {
     seen.patched += a->n;
 }
 
+/* ---- and records, and does not wait ------------------------------------------------------------------------------ */
+
+typedef enum call_kind {
+    CALL_EMBED,
+    CALL_NORM,
+    CALL_LINEAR,
+    CALL_ROPE_KV,
+    CALL_ATTN,
+    CALL_RESIDUAL,
+    CALL_SILU_MUL,
+    CALL_CONCAT,
+    CALL_GATHER,
+    CALL_SCATTER,
+    CALL_GATE,
+    CALL_LATENT_DIFF
+} call_kind;
+
+typedef struct call {
+    call_kind kind;
+    union {
+        gy_embed_args embed;
+        gy_norm_args norm;
+        gy_linear_args linear;
+        gy_rope_kv_args rope_kv;
+        gy_attn_args attn;
+        gy_residual_args residual;
+        gy_silu_mul_args silu_mul;
+        gy_concat_args concat;
+        gy_move_args move;
+        gy_gate_args gate;
+        gy_latent_diff_args latent_diff;
+    } a;
+    gy_kv_view kv;
+    gy_weight w;
+} call;
+
+enum { MAX_CALLS = 256, MAX_TAPES = 512, ROUND = 4, MAX_FETCH = 64 << 10 };
+typedef struct tape {
+    gy_record_key key;
+    int n, times;
+    call *call;
+} tape;
+
+static struct {
+    int is_open, n_tape;
+    tape tape[MAX_TAPES];
+    tape *to; /* being filled; NULL: none */
+    char *scratch;
+    size_t bytes;
+    char due[MAX_FETCH], ready[MAX_FETCH]; /* fetched; reached */
+    int is_marked;
+} rec;
+
+static void do_call(gy_backend *be, const call *c) {
+    const gy_ops *o = seen.real;
+    switch (c->kind) {
+    case CALL_EMBED:
+        o->embed(be, &c->a.embed);
+        break;
+    case CALL_NORM:
+        o->norm(be, &c->a.norm);
+        break;
+    case CALL_LINEAR:
+        o->linear(be, &c->a.linear);
+        break;
+    case CALL_ROPE_KV:
+        o->rope_kv(be, &c->a.rope_kv);
+        break;
+    case CALL_ATTN:
+        o->attn(be, &c->a.attn);
+        break;
+    case CALL_RESIDUAL:
+        o->residual(be, &c->a.residual);
+        break;
+    case CALL_SILU_MUL:
+        o->silu_mul(be, &c->a.silu_mul);
+        break;
+    case CALL_CONCAT:
+        o->concat(be, &c->a.concat);
+        break;
+    case CALL_GATHER:
+        o->gather(be, &c->a.move);
+        break;
+    case CALL_SCATTER:
+        o->scatter(be, &c->a.move);
+        break;
+    case CALL_GATE:
+        o->gate(be, &c->a.gate);
+        break;
+    case CALL_LATENT_DIFF:
+        o->latent_diff(be, &c->a.latent_diff);
+        break;
+    }
+}
+
+/* Kept, and carried out by record_end; else carried out. Structs behind the arguments are the call's: copied. */
+static void keep_call(gy_backend *be, call c) {
+    if (!rec.to) {
+        do_call(be, &c);
+        return;
+    }
+    assert_true(rec.to->n < MAX_CALLS);
+    call *k = &rec.to->call[rec.to->n++];
+    *k = c;
+    if (c.kind == CALL_ROPE_KV) k->kv = *c.a.rope_kv.kv, k->a.rope_kv.kv = &k->kv;
+    if (c.kind == CALL_ATTN) k->kv = *c.a.attn.kv, k->a.attn.kv = &k->kv;
+    if (c.kind == CALL_LINEAR) k->w = *c.a.linear.w, k->a.linear.w = &k->w;
+    if (c.kind == CALL_EMBED) k->w = *c.a.embed.table, k->a.embed.table = &k->w;
+}
+
+#define KEPT(op, type, member, kind)                                                                                   \
+    static void rec_##op(gy_backend *be, const type *a) {                                                              \
+        keep_call(be, (call){kind, {.member = *a}, {0}, {0}});                                                         \
+    }
+KEPT(embed, gy_embed_args, embed, CALL_EMBED)
+KEPT(norm, gy_norm_args, norm, CALL_NORM)
+KEPT(linear, gy_linear_args, linear, CALL_LINEAR)
+KEPT(rope_kv, gy_rope_kv_args, rope_kv, CALL_ROPE_KV)
+KEPT(attn, gy_attn_args, attn, CALL_ATTN)
+KEPT(residual, gy_residual_args, residual, CALL_RESIDUAL)
+KEPT(silu_mul, gy_silu_mul_args, silu_mul, CALL_SILU_MUL)
+KEPT(concat, gy_concat_args, concat, CALL_CONCAT)
+KEPT(gather, gy_move_args, move, CALL_GATHER)
+KEPT(scatter, gy_move_args, move, CALL_SCATTER)
+KEPT(gate, gy_gate_args, gate, CALL_GATE)
+KEPT(latent_diff, gy_latent_diff_args, latent_diff, CALL_LATENT_DIFF)
+
+static void *rec_open(gy_backend *be, void *scratch, size_t bytes) {
+    (void)be;
+    assert_int_equal(rec.is_open, 0);
+    memset(&rec, 0, sizeof rec);
+    rec.is_open = 1;
+    rec.scratch = scratch;
+    rec.bytes = bytes;
+    return &rec;
+}
+
+static void rec_close(gy_backend *be, void *record) {
+    (void)be;
+    assert_ptr_equal(record, &rec);
+    for (int i = 0; i < rec.n_tape; i++) free(rec.tape[i].call);
+    rec.is_open = 0;
+}
+
+static int32_t rec_rows(gy_backend *be, int32_t n_row) {
+    (void)be;
+    return (n_row + ROUND - 1) / ROUND * ROUND;
+}
+
+static tape *tape_of(const gy_record_key *of) {
+    for (int i = 0; i < rec.n_tape; i++)
+        if (!memcmp(&rec.tape[i].key, of, sizeof *of)) return &rec.tape[i];
+    assert_true(rec.n_tape < MAX_TAPES);
+    rec.tape[rec.n_tape].key = *of;
+    return &rec.tape[rec.n_tape++];
+}
+
+/* Nobody may read what a recording left there: NaN in either dtype. */
+static void spoil(void) {
+    memset(rec.scratch, 0xff, rec.bytes);
+}
+
+static int rec_begin(gy_backend *be, void *record, const gy_record_key *of) {
+    tape *t = tape_of(of);
+    assert_ptr_equal(record, &rec);
+    if (t->call) {
+        for (int i = 0; i < t->n; i++) do_call(be, &t->call[i]);
+        seen.replayed++;
+        spoil();
+        return 1;
+    }
+    if (t->times++) {
+        t->call = calloc(MAX_CALLS, sizeof *t->call);
+        rec.to = t;
+    }
+    return 0;
+}
+
+static void rec_end(gy_backend *be, void *record) {
+    tape *t = rec.to;
+    (void)record;
+    rec.to = NULL;
+    for (int i = 0; t && i < t->n; i++) do_call(be, &t->call[i]);
+    spoil();
+}
+
+static const void *rec_fetch(gy_backend *be, const void *src, size_t bytes) {
+    (void)be;
+    assert_true(bytes <= MAX_FETCH);
+    memset(rec.ready, 0x5a, sizeof rec.ready);
+    memcpy(rec.due, src, bytes);
+    rec.is_marked = 0;
+    seen.fetched++;
+    return rec.ready;
+}
+
+static void rec_mark(gy_backend *be) {
+    (void)be;
+    rec.is_marked = 1;
+}
+
+static gy_status rec_reached(gy_backend *be, gy_err *err) {
+    (void)be;
+    if (seen.lost_at && --seen.lost_at == 0) {
+        seen.lost_at = 1; /* and stays so */
+        return gy_err_set(err, GY_E_DEVICE, "lost");
+    }
+    if (rec.is_marked) memcpy(rec.ready, rec.due, sizeof rec.ready);
+    return GY_OK;
+}
+
+static void add_recording(gy_ops *o) {
+    o->embed = rec_embed, o->norm = rec_norm, o->linear = rec_linear, o->rope_kv = rec_rope_kv, o->attn = rec_attn;
+    o->residual = rec_residual, o->silu_mul = rec_silu_mul, o->concat = rec_concat, o->gather = rec_gather;
+    o->scatter = rec_scatter, o->gate = rec_gate, o->latent_diff = rec_latent_diff;
+    o->record_open = rec_open, o->record_close = rec_close, o->record_rows = rec_rows;
+    o->record_begin = rec_begin, o->record_end = rec_end;
+    o->fetch = rec_fetch, o->mark = rec_mark, o->reached = rec_reached;
+}
+
 static void own_destroy(gy_backend *be) {
     be->ops = seen.real;
     be->ops->destroy(be);
 }
 
-static gy_backend *own_create(gy_dtype act) {
+static gy_backend *own_create(gy_dtype act, int records) {
     static gy_ops ops;
     gy_backend *be;
     gy_err err;
@@ -148,6 +369,7 @@ static gy_backend *own_create(gy_dtype act) {
     ops.destroy = own_destroy;
     ops.sample = own_sample;
     ops.patch = own_patch;
+    if (records) add_recording(&ops);
     be->ops = &ops;
     be->is_host = 0;
     return be;
@@ -155,7 +377,7 @@ static gy_backend *own_create(gy_dtype act) {
 
 /* ---- the same requests on both ----------------------------------------------------------------------------------- */
 
-enum { N = 12, N_ID = 24, N_BIAS = 30 };
+enum { N = 12, N_ID = 24, N_BIAS = 30, N_TRACE = 20 };
 
 static gy_grammar_vocab *make_vocab(const gy_model_desc *d) {
     static char bytes[256];
@@ -173,14 +395,26 @@ static gy_grammar_vocab *make_vocab(const gy_model_desc *d) {
 }
 
 typedef struct work {
-    int32_t ids[N_ID], stop[2];
+    int32_t ids[N_ID], stop[2], trace[N_TRACE];
     gy_logit_bias bias[N_BIAS];
     gy_grammar_vocab *vocab;
     gy_grammar *grammar;
     gy_request r[N];
 } work;
 
-static void set_requests(work *w, const gy_model_desc *d) {
+/* Nothing for which the engine must wait (late.c): other depths instead of rules that look at logits. */
+static void set_unwaiting(work *w, const gy_model_desc *d) {
+    for (int i = 0; i < N_TRACE; i++) w->trace[i] = i ? i * 5 % d->n_loop + 1 : d->n_loop;
+    w->r[1].prompt_logprobs = -1;
+    w->r[7].exit = (gy_exit_rule){GY_EXIT_TRACE, 0, 1, d->n_loop, 0};
+    w->r[7].trace = w->trace;
+    w->r[7].n_trace = N_TRACE;
+    w->r[8].exit = (gy_exit_rule){GY_EXIT_FIXED, 0, 1, 1, 0};
+    w->r[9].grammar = w->r[10].grammar = NULL;
+    w->r[9].vocab = w->r[10].vocab = NULL;
+}
+
+static void set_requests(work *w, const gy_model_desc *d, int waits) {
     gy_err err;
     static const char digits[] = "[0-9a-f]{3,40}";
     for (int i = 0; i < N_ID; i++) w->ids[i] = (i * 37 + 11) % d->n_vocab;
@@ -222,6 +456,7 @@ static void set_requests(work *w, const gy_model_desc *d) {
     }
     w->r[11].sample.temperature = 5;
     w->r[11].sample.top_p = .6f;
+    if (!waits) set_unwaiting(w, d);
 }
 
 static void few_logits(gy_engine_opts *o, const void *arg) {
@@ -232,9 +467,9 @@ static void few_logits(gy_engine_opts *o, const void *arg) {
 }
 
 enum { N_RES = N + 2 };
-static void run(gold_env *env, const gold_setup *s, gold_result *res) {
+static void run(gold_env *env, const gold_setup *s, int waits, gold_result *res) {
     work w = {0};
-    set_requests(&w, &env->m->d);
+    set_requests(&w, &env->m->d, waits);
     assert_int_equal(gold_n_choice(w.r, N), N_RES);
     gold_engine(s, env);
     gold_run(env->e, w.r, N, res);
@@ -242,40 +477,162 @@ static void run(gold_env *env, const gold_setup *s, gold_result *res) {
     gy_grammar_vocab_destroy(w.vocab);
 }
 
-static void on_both(const char *model, gy_dtype act, gold_result *host, gold_result *own) {
+typedef struct way {
+    int records, waits, refuses; /* refuses: once more, with every draw refused */
+} way;
+
+static void on_both(const char *model, gy_dtype act, way y, gold_result *host, gold_result *own) {
     gold_setup s = {.model = model, .backend = "ref", .act = act, .max_rows = 40, .patch = few_logits};
     gold_env env;
     gy_err err;
     char path[512];
     gold_open(&s, &env);
-    run(&env, &s, host);
+    run(&env, &s, y.waits, host);
     gold_close(&env);
     memset(&seen, 0, sizeof seen);
-    env = (gold_env){.be = own_create(act)};
+    env = (gold_env){.be = own_create(act, y.records)};
     snprintf(path, sizeof path, GY_SOURCE_DIR "/tests/golden/models/%s", model);
     if (gy_model_load(path, &(gy_model_load_opts){.be = env.be}, &err, &env.m) != GY_OK) fail_msg("%s", err.msg);
-    for (seen.refuse_all = 0; seen.refuse_all < 2; seen.refuse_all++, own += N_RES) run(&env, &s, own);
+    for (seen.refuse_all = 0; seen.refuse_all <= y.refuses; seen.refuse_all++, own += N_RES)
+        run(&env, &s, y.waits, own);
     gold_close(&env);
 }
 
-/* Once as it is, once with every draw refused: then the host sampler judges each row by itself. */
-static void drawn_by_either(void **state) {
-    (void)state;
+/* Once as it is, once with every draw refused: then the host sampler judges each row by itself. Where nothing waits, a
+ * refused token computes its sequence again: on one model. */
+static void on_models(int records, int waits) {
     static const char *const models[] = {"ouro-tiny", "huginn-tiny", "nanbeige-tiny"};
     static gold_result host[N_RES], own[2 * N_RES];
     char why[256];
     for (int i = 0; i < 6; i++) {
-        on_both(models[i / 2], i % 2 ? GY_BF16 : GY_F32, host, own);
-        for (int k = 0; k < 2 * N_RES; k++)
+        way y = {records, waits, waits || i == 1};
+        if (records && (i % 2 == 0 || (waits && i == 5))) continue; /* what differs there, one dtype shows */
+        on_both(models[i / 2], i % 2 ? GY_BF16 : GY_F32, y, host, own);
+        for (int k = 0; k < (1 + y.refuses) * N_RES; k++)
             if (gold_diff(&host[k % N_RES], &own[k], why, sizeof why))
                 fail_msg("%s, choice %d%s: %s", models[i / 2], k % N_RES, k < N_RES ? "" : " refused", why);
         for (int k = 0; k < N_RES; k++) assert_true(host[k].n > 0);
-        assert_true(seen.drawn > 200 && seen.masked > 20 && seen.known > 20 && seen.patched > 200);
-        assert_true(seen.refused > 100);
+        assert_true(seen.drawn > 200 && seen.patched > 100 && (!y.refuses || seen.refused > 100));
+        assert_true(!waits || (seen.masked > 20 && seen.known > 20));
+        assert_true(!records || seen.replayed > 50);
+        assert_true(waits || seen.fetched > 30);
     }
 }
 
+static void drawn_by_either(void **state) {
+    (void)state;
+    on_models(0, 1);
+}
+
+static void recorded(void **state) {
+    (void)state;
+    on_models(1, 1);
+}
+
+static void not_waited_for(void **state) {
+    (void)state;
+    on_models(1, 0);
+}
+
+/* ---- while a token is late --------------------------------------------------------------------------------------- */
+
+enum { CANCELLED = 2, STOPPED = 8, STOP_AT = 7 };
+
+/* Preempted in every way at every stage, one is cancelled, a stop id ends one in the middle; a pool that cannot hold
+ * all. Before a step some tokens are late: the engine was told to preempt, cancel and shrink just then. */
+static void disturb(void *arg, gy_engine *e, int step, const gold_result *res) {
+    static const gy_preempt ways[] = {GY_PREEMPT_PARK, GY_PREEMPT_RECOMPUTE, GY_PREEMPT_AUTO};
+    int *n_done = arg;
+    if (step == 11) gy_engine_cancel(e, res[CANCELLED].id);
+    if (step % 3 != 0 || step > 60) return;
+    int k = step / 3 % N;
+    if (!res[k].n_finish && gy_engine_preempt(e, res[k].id, 0, ways[step % 9 / 3]) == GY_OK) ++*n_done;
+}
+
+static void small_pool(gy_engine_opts *o, const void *arg) {
+    few_logits(o, arg);
+    o->max_logits = 16;
+    o->kv_blocks = 60;
+    o->park_bytes = 64 << 10;
+}
+
+static void one_run(gold_env *env, gold_setup *s, const gold_hook *hook, const int32_t *stop, gold_result *res) {
+    work w = {0};
+    set_requests(&w, &env->m->d, 0);
+    if (stop) w.r[STOPPED].n_stop_ids = 1, w.r[STOPPED].stop_ids = stop;
+    gold_engine(s, env);
+    gold_run_hooked(env->e, w.r, N, res, hook);
+    gy_grammar_put(w.grammar);
+    gy_grammar_vocab_destroy(w.vocab);
+}
+
+static void disturbed(void **state) {
+    (void)state;
+    static gold_result calm[N_RES], own[N_RES];
+    gold_setup s = {.model = "ouro-tiny", .backend = "ref", .act = GY_BF16, .max_rows = 40, .patch = few_logits};
+    gold_env env;
+    gy_err err;
+    char why[256];
+    int n_done = 0;
+    gold_open(&s, &env);
+    one_run(&env, &s, &(gold_hook){0}, NULL, calm);
+    gold_close(&env);
+    memset(&seen, 0, sizeof seen);
+    env = (gold_env){.be = own_create(GY_BF16, 1)};
+    if (gy_model_load(GY_SOURCE_DIR "/tests/golden/models/ouro-tiny", &(gy_model_load_opts){.be = env.be}, &err,
+                      &env.m) != GY_OK)
+        fail_msg("%s", err.msg);
+    s.patch = small_pool;
+    const int at_stopped = STOPPED + 2; /* results: request 6 has three */
+    one_run(&env, &s, &(gold_hook){.before_step = disturb, .arg = &n_done}, &calm[at_stopped].tokens[STOP_AT], own);
+    for (int k = 0; k < N_RES; k++) {
+        if (k == at_stopped || k == CANCELLED) {
+            assert_true(own[k].n <= calm[k].n &&
+                        (k == CANCELLED ? own[k].reason == GY_FINISH_CANCELLED : own[k].reason == GY_FINISH_STOP));
+            assert_memory_equal(own[k].tokens, calm[k].tokens, (size_t)own[k].n * sizeof *own[k].tokens);
+        } else if (gold_diff(&calm[k], &own[k], why, sizeof why)) {
+            fail_msg("disturbed, choice %d: %s", k, why);
+        }
+    }
+    assert_true(own[at_stopped].n <= STOP_AT + 1);
+    gold_idle(env.e);
+    gold_close(&env);
+    assert_true(n_done > 8 && seen.fetched > 20);
+}
+
+/* Nobody is told a token that came from a device that was lost by then. */
+static void lost_while_late(void **state) {
+    (void)state;
+    static gold_result res;
+    gold_setup s = {.model = "ouro-tiny", .backend = "ref", .act = GY_BF16, .max_rows = 40, .patch = few_logits};
+    static const int32_t ids[3] = {5, 6, 7};
+    gold_env env = {0};
+    gy_err err;
+    gy_status st;
+    memset(&seen, 0, sizeof seen);
+    memset(&res, 0, sizeof res);
+    env.be = own_create(GY_BF16, 1);
+    if (gy_model_load(GY_SOURCE_DIR "/tests/golden/models/ouro-tiny", &(gy_model_load_opts){.be = env.be}, &err,
+                      &env.m) != GY_OK)
+        fail_msg("%s", err.msg);
+    gold_engine(&s, &env);
+    gy_request r;
+    gy_request_default(&r, &env.m->d);
+    r.prompt = ids, r.n_prompt = 3, r.max_tokens = 30, r.ignore_eos = 1;
+    assert_true(gold_submit(env.e, &r, &res));
+    while (res.n < 4) assert_int_equal(gy_engine_step(env.e, &err), GY_OK);
+    seen.lost_at = 1;
+    for (st = GY_OK; st == GY_OK;) st = gy_engine_step(env.e, &err);
+    assert_int_equal(st, GY_E_DEVICE);
+    assert_int_equal(gy_engine_step(env.e, &err), GY_E_DEVICE);
+    assert_string_equal(err.msg, "lost");
+    assert_true(res.n == 4 && !res.n_finish);
+    gold_close(&env);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(drawn_by_either)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(drawn_by_either), cmocka_unit_test(recorded),
+                                       cmocka_unit_test(not_waited_for), cmocka_unit_test(disturbed),
+                                       cmocka_unit_test(lost_while_late)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

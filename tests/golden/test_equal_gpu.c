@@ -162,6 +162,35 @@ static const way ways[] = {
     {"parked and dropped", 96, 16, 33, 0.5, 0, 0, 1},
 };
 
+/* Nothing recorded or fused, each token waited for. */
+static const way plain = {"carried out one by one", 4096, 16, 4096, 1.0, 0, 0, 0};
+enum { ALL_PARTS = GY_CUDA_RECORDS | GY_CUDA_FUSED | GY_CUDA_EARLY | GY_CUDA_LATE };
+
+/* Returns the number of requests that differ. */
+static int in_all_ways(const char *name, const char *dir, gy_weight_form form) {
+    int bad = 0;
+    gold_env env;
+    load *w = calloc(1, sizeof *w);
+    gold_setup s = {
+        .model = dir, .backend = "cuda", .act = GY_BF16, .max_rows = 4096, .max_len = MAX_LEN, .form = form};
+    gold_open(&s, &env);
+    make(w, &env.m->d);
+    run_way(&env, &ways[0], w, w->base);
+    for (int i = 0; i < N; i++) assert_true(w->base[i].n == N_OUT && w->base[i].reason == GY_FINISH_LENGTH);
+    for (size_t k = 1; k < sizeof ways / sizeof *ways; k++) {
+        run_way(&env, &ways[k], w, w->got);
+        bad += differences(name, &ways[k], w);
+    }
+    gold_close(&env);
+    s.without = ALL_PARTS;
+    gold_open(&s, &env);
+    run_way(&env, &plain, w, w->got);
+    bad += differences(name, &plain, w);
+    gold_close(&env);
+    free(w);
+    return bad;
+}
+
 static void equal_in_all_ways(void **state) {
     (void)state;
     if (!has_gpu()) skip();
@@ -169,26 +198,23 @@ static void equal_in_all_ways(void **state) {
     for (size_t m = 0; m < sizeof specs / sizeof *specs; m++) {
         static tiny t;
         tiny_make(&specs[m], &t);
-        gold_env env;
-        load *w = calloc(1, sizeof *w);
-        gold_open(
-            &(gold_setup){.model = t.dir, .backend = "cuda", .act = GY_BF16, .max_rows = 4096, .max_len = MAX_LEN},
-            &env);
-        make(w, &env.m->d);
-        run_way(&env, &ways[0], w, w->base);
-        for (int i = 0; i < N; i++) assert_true(w->base[i].n == N_OUT && w->base[i].reason == GY_FINISH_LENGTH);
-        for (size_t k = 1; k < sizeof ways / sizeof *ways; k++) {
-            run_way(&env, &ways[k], w, w->got);
-            bad += differences(specs[m].family, &ways[k], w);
-        }
-        gold_close(&env);
-        free(w);
+        bad += in_all_ways(specs[m].family, t.dir, GY_WEIGHTS_AS_FILE);
         tiny_free(&t);
     }
     assert_int_equal(bad, 0);
 }
 
+static void equal_in_eight_bits(void **state) {
+    (void)state;
+    static tiny t;
+    if (!has_gpu()) skip();
+    tiny_make(&specs[0], &t);
+    int bad = in_all_ways("ouro, fp8", t.dir, GY_WEIGHTS_FP8);
+    tiny_free(&t);
+    assert_int_equal(bad, 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_in_all_ways)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_in_all_ways), cmocka_unit_test(equal_in_eight_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* Attention, and rope with its KV write: every variant against f64 or ref, over head sizes, groups, contexts across
  * tile and block edges and scattered slots; the equalities of ARCHITECTURE.md, determinism; rows that do not leak into
- * each other.
+ * each other. KV in act, and in I8.
  */
 #include "ops_fixture.h"
 
@@ -11,11 +11,13 @@ enum { N_LAYER = 3, IL = 1, N_BLOCK = 80 };
 enum { IN_RUNS, SCATTERED, IN_BLOCKS };
 typedef struct batch {
     int n_row, n_head, n_head_kv, head_dim, q_stride;
-    gy_dtype act;
+    gy_dtype act, type; /* type: of the KV */
     gy_kv_view kv;
     gy_rows rows;
     buf pool, map, pos, slot, off, q, y;
 } batch;
+
+static int kv_in_i8; /* of the batches that are made from now on */
 
 static int batch_width(const batch *b) {
     return b->n_head_kv * b->head_dim;
@@ -29,6 +31,44 @@ static int32_t slot_of(int layout, int i, int j, int last) {
     return (last / GY_BLOCK_SLOTS - j / GY_BLOCK_SLOTS) * GY_BLOCK_SLOTS + j % GY_BLOCK_SLOTS;
 }
 
+static char *kv_row(const batch *b, int slot, int kv) {
+    int64_t bytes = b->type == GY_I8 ? 1 : (int64_t)dt_bytes(b->type);
+    return (char *)b->kv.base + gy_kv_offset(&b->kv, slot, IL, kv) * bytes;
+}
+
+static char *kv_scale(const batch *b, int slot, int kv, int head) {
+    return kv_row(b, slot, kv) + batch_width(b) + 4 * head;
+}
+
+static double kv_get(const batch *b, int slot, int kv, int e) {
+    float scale;
+    if (b->type != GY_I8) return dt_get(kv_row(b, slot, kv), b->type, e);
+    memcpy(&scale, kv_scale(b, slot, kv, e / b->head_dim), sizeof scale);
+    return (double)((int8_t *)kv_row(b, slot, kv))[e] * (double)scale;
+}
+
+/* I8: NaN and infinities become the head's scale, as NaN. */
+static void kv_put(const batch *b, int slot, int kv, int e, float f) {
+    float nan = NAN;
+    if (b->type != GY_I8) {
+        dt_put(kv_row(b, slot, kv), b->type, e, f);
+    } else if (isfinite(f)) {
+        ((int8_t *)kv_row(b, slot, kv))[e] = (int8_t)f;
+    } else {
+        memcpy(kv_scale(b, slot, kv, e / b->head_dim), &nan, sizeof nan);
+    }
+}
+
+/* Whole numbers of -127 to 127, scales about 1 / 100 of what the kind gives, of either sign. */
+static void kv_place_i8(const batch *b, int slot, int kv, value_kind kind, uint32_t stream, int j) {
+    for (int e = 0; e < batch_width(b); e++)
+        kv_put(b, slot, kv, e, (float)((int)(test_rand(stream, (uint32_t)(j * batch_width(b) + e)) % 255) - 127));
+    for (int h = 0; h < b->n_head_kv; h++) {
+        float scale = value_of(kind, GY_F32, stream + 5000, (uint32_t)(j * b->n_head_kv + h)) / 100;
+        memcpy(kv_scale(b, slot, kv, h), &scale, sizeof scale);
+    }
+}
+
 /* Position j of row r at slot order[i], i counting through all contexts. The KV itself depends on (r, j) only, so that
  * two batches that differ in `scattered` hold the same values at other places. */
 static void batch_place(batch *b, const int *pos, int scattered, value_kind kind) {
@@ -40,10 +80,10 @@ static void batch_place(batch *b, const int *pos, int scattered, value_kind kind
         for (int j = 0; j <= pos[r]; j++, i++) {
             map[i] = slot_of(scattered, i, r == b->n_row - 1 ? j : -1, pos[b->n_row - 1]);
             for (int kv = 0; kv < 2; kv++) {
-                int64_t at = gy_kv_offset(&b->kv, map[i], IL, kv);
-                for (int e = 0; e < batch_width(b); e++)
-                    dt_put(b->kv.base, b->act, at + e,
-                           value_of(kind, b->act, (uint32_t)(1000 + 2 * r + kv), (uint32_t)(j * batch_width(b) + e)));
+                uint32_t stream = (uint32_t)(1000 + 2 * r + kv);
+                if (b->type == GY_I8) kv_place_i8(b, map[i], kv, kind, stream, j);
+                for (int e = 0; e < batch_width(b) && b->type != GY_I8; e++)
+                    kv_put(b, map[i], kv, e, value_of(kind, b->act, stream, (uint32_t)(j * batch_width(b) + e)));
             }
         }
         ((int32_t *)b->pos.p)[r] = pos[r];
@@ -55,22 +95,22 @@ static batch batch_make(gy_dtype act, int n_head, int n_head_kv, int head_dim, c
                         value_kind kind) {
     batch b = {.n_row = n_row, .n_head = n_head, .n_head_kv = n_head_kv, .head_dim = head_dim, .act = act};
     int n = 0;
+    b.type = kv_in_i8 ? GY_I8 : act;
     for (int r = 0; r < n_row; r++) n += pos[r] + 1;
     assert_true(n + 5 <= N_BLOCK * GY_BLOCK_SLOTS);
     b.q_stride = (n_head + 2 * n_head_kv) * head_dim;
-    b.pool = buf_values(act, (int64_t)N_BLOCK * N_LAYER * 2 * GY_BLOCK_SLOTS * batch_width(&b), V_UNIT, 3);
+    b.kv = (gy_kv_view){.dtype = b.type, .n_layer = N_LAYER, .n_head_kv = n_head_kv, .head_dim = head_dim};
+    int64_t pool = (int64_t)N_BLOCK * N_LAYER * 2 * GY_BLOCK_SLOTS * gy_kv_row(&b.kv);
+    b.pool = kv_in_i8 ? buf_make((size_t)pool) : buf_values(act, pool, V_UNIT, 3);
+    if (kv_in_i8) memset(b.pool.p, 0xff, b.pool.n); /* scales are NaN: whoever reads one that he should not is seen */
     b.map = buf_make((size_t)n * 4);
     b.pos = buf_make((size_t)n_row * 4);
     b.slot = buf_make((size_t)n_row * 4);
     b.off = buf_make((size_t)n_row * 8);
     b.q = buf_values(act, (int64_t)n_row * b.q_stride, kind, 4);
     b.y = buf_make((size_t)n_row * (size_t)n_head * (size_t)head_dim * dt_bytes(act));
-    b.kv = (gy_kv_view){.base = b.pool.p,
-                        .map = (int32_t *)b.map.p,
-                        .dtype = act,
-                        .n_layer = N_LAYER,
-                        .n_head_kv = n_head_kv,
-                        .head_dim = head_dim};
+    b.kv.base = b.pool.p;
+    b.kv.map = (int32_t *)b.map.p;
     b.rows = (gy_rows){
         .n_row = n_row, .pos = (int32_t *)b.pos.p, .slot = (int32_t *)b.slot.p, .map_off = (int64_t *)b.off.p};
     batch_place(&b, pos, scattered, kind);
@@ -102,8 +142,7 @@ static void attn_run(gy_backend *be, const batch *b, int from, int n, void *y) {
 }
 
 static double kv_at(const batch *b, int r, int j, int kv, int head, int e) {
-    int64_t at = gy_kv_offset(&b->kv, b->kv.map[b->rows.map_off[r] + j], IL, kv);
-    return dt_get(b->kv.base, b->act, at + head * b->head_dim + e);
+    return kv_get(b, b->kv.map[b->rows.map_off[r] + j], kv, head * b->head_dim + e);
 }
 
 /* Exact scores of one head, and how far a computed score can lie off: n_dot roundings of the dot product, one of the
@@ -137,15 +176,18 @@ static double n_dot_of(const variant *v, int d) {
 /* A weight is off by e^(2 off) - 1 relatively (its own score and the maximum's), by 2 ulp of exp, and by 3 roundings
  * for each merge of a tile of 64 and of a chunk of 256; the sum over n positions adds n roundings, the division two.
  * What the denominator adds is of the same size: hence the factor 2. Weights below f32's range count as their smallest
- * step. */
+ * step. weight_err: what else a weight is rounded by. */
 static double attn_bound(double off, int n, double size, double weight_err) {
     int merges = n / 64 + n / 256 + 2;
     double rel = 2 * (expm1(2 * off) + 4 * U_F32 + 3 * merges * U_F32) + gamma_of(n + 4) + weight_err;
     return rel * size + n * 0x1p-126;
 }
 
+/* With scales, a dot product and a weight are rounded once more each. */
 static void against_exact(const batch *b, double n_dot, double weight_err, worst *w, const char *what) {
     static double s[2048]; /* longer than any context here */
+    double err = (b->act == GY_BF16 ? weight_err : 0) + (b->type == GY_I8 ? U_F32 : 0);
+    n_dot += b->type == GY_I8;
     for (int r = 0; r < b->n_row; r++) {
         for (int h = 0; h < b->n_head; h++) {
             int n = b->rows.pos[r] + 1, head_kv = h / (b->n_head / b->n_head_kv);
@@ -159,7 +201,7 @@ static void against_exact(const batch *b, double n_dot, double weight_err, worst
                     size += fabs(p);
                 }
                 int64_t at = ((int64_t)r * b->n_head + h) * b->head_dim + e;
-                double bound = attn_bound(off, n, size, b->act == GY_BF16 ? weight_err : 0);
+                double bound = attn_bound(off, n, size, err);
                 bound += b->act == GY_BF16 ? round_err(b->act, fabs(y) + bound) : 0;
                 close_check(w, dt_get(b->y.p, b->act, at), y, bound, what, at);
             }
@@ -388,22 +430,22 @@ static void nan_in_chunk(const variant *v, gy_dtype act, int kv, int bad) {
     gy_backend *be = cpu_open(v, act, 2);
     attn_run(be, &b, 0, M, b.y.p);
     buf clean = buf_bytes(b.y.p, b.y.n);
-    int64_t at = gy_kv_offset(&b.kv, b.rows.slot[bad], IL, kv) + 5; /* of KV head 0: query heads 0 and 1 */
-    float was = dt_get(b.kv.base, act, at);
-    dt_put(b.kv.base, act, at, NAN);
+    buf pool = buf_bytes(b.pool.p, b.pool.n);
+    kv_put(&b, b.rows.slot[bad], kv, 5, NAN); /* of KV head 0: query heads 0 and 1 */
     attn_run(be, &b, 0, M, b.y.p);
     for (int i = 0; i < M * 4 * D; i++) {
-        int hit = i / (4 * D) >= bad && i / D % 4 < 2 && (kv == 0 || i % D == 5);
+        int hit = i / (4 * D) >= bad && i / D % 4 < 2 && (kv == 0 || kv_in_i8 || i % D == 5);
         if (hit) {
             assert_true(isnan(dt_get(b.y.p, act, i)));
         } else {
             assert_true(dt_get(b.y.p, act, i) == dt_get(clean.p, act, i));
         }
     }
-    dt_put(b.kv.base, act, at, was);
+    memcpy(b.pool.p, pool.p, pool.n);
     attn_run(be, &b, 0, M, b.y.p);
     same_check(b.y.p, clean.p, clean.n, "after NaN");
     gy_backend_destroy(be);
+    buf_free(&pool);
     buf_free(&clean);
     batch_free(&b);
 }
@@ -533,11 +575,156 @@ static void test_rope(void **state) {
     }
 }
 
+/* ---- KV in I8 ---------------------------------------------------------------------------------------------------- */
+
+static int i8_missing(const variant *v) {
+    if (variant_missing(v)) return 1;
+    gy_backend *be = cpu_open(v, GY_F32, 1);
+    int missing = !(be->ops->kv_types >> GY_I8 & 1);
+    gy_backend_destroy(be);
+    return missing;
+}
+
+/* The definition, worked out by hand: one row of one KV head, k as it is (cos 1, sin 0), v likewise. */
+static void i8_row(gy_backend *be, const float *x, float scale, const int *q) {
+    enum { D = 8 };
+    const int pos[1] = {0};
+    const float cos[D / 2] = {1, 1, 1, 1}, sin[D / 2] = {0};
+    batch b = batch_make(be->act, 1, 1, D, pos, 1, 0, V_UNIT);
+    buf cs[2] = {buf_bytes(cos, sizeof cos), buf_bytes(sin, sizeof sin)};
+    for (int e = 0; e < 2 * D; e++) dt_put(b.q.p, b.act, D + e, x[e % D]);
+    rope_run(be, &b, GY_ROPE_HALF, 1, NULL, cs);
+    for (int kv = 0; kv < 2; kv++) {
+        float got;
+        memcpy(&got, kv_scale(&b, b.rows.slot[0], kv, 0), sizeof got);
+        assert_true(got == scale || (isnan(got) && isnan(scale)));
+        for (int e = 0; e < D; e++) assert_int_equal(((int8_t *)kv_row(&b, b.rows.slot[0], kv))[e], q[e]);
+    }
+    for (int i = 0; i < 2; i++) buf_free(&cs[i]);
+    batch_free(&b);
+}
+
+static void test_i8_rows(void **state) {
+    (void)state;
+    static const struct {
+        float x[8], scale;
+        int q[8];
+    } rows[] = {
+        {{127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -127, 126.5f}, 1, {127, 0, 2, 2, 0, -2, -127, 126}},
+        {{-254, 1, 3, 5, 253, 0, -0.0f, 255 - 2}, 2, {-127, 0, 2, 2, 126, 0, 0, 126}},
+        {{0, 0, -0.0f, 0, 0, 0, 0, 0}, 0x1p-126f, {0}},
+        {{0x1p-126f, 0x1p-127f, -0x1p-126f, 0x3p-127f, 0, 0, 0, 0}, 0x1p-126f, {1, 0, -1, 2, 0, 0, 0, 0}},
+        {{1, 2, NAN, 3, 4, 5, 6, 7}, NAN, {0}},
+        {{1, 2, 3, 4, 5, 6, 7, -INFINITY}, NAN, {0}},
+        {{0x1.fcp127f, -0x1.fcp127f, 0x1p127f, 0, 1, 0, 0, 0}, 0x1p121f, {127, -127, 64, 0, 0, 0, 0, 0}},
+    };
+    kv_in_i8 = 1;
+    for (int iv = -1; iv < COUNT(variants); iv++) {
+        if (iv >= 0 && i8_missing(&variants[iv])) continue;
+        for (int ia = 0; ia < 2; ia++) {
+            gy_backend *be = iv < 0 ? ref_open(acts[ia]) : cpu_open(&variants[iv], acts[ia], 1);
+            for (int i = 0; i < COUNT(rows); i++) i8_row(be, rows[i].x, rows[i].scale, rows[i].q);
+            gy_backend_destroy(be);
+        }
+    }
+    kv_in_i8 = 0;
+}
+
+static void test_i8_rope(void **state) {
+    (void)state;
+    kv_in_i8 = 1;
+    for (int iv = 0; iv < 2 * COUNT(variants); iv++) {
+        if (i8_missing(&variants[iv / 2])) continue;
+        gy_backend *ref = ref_open(acts[iv % 2]), *be = cpu_open(&variants[iv / 2], acts[iv % 2], 2);
+        for (int i = 0; i < COUNT(dims); i++)
+            rope_case(ref, be, dims[i], i, i % 4 == 3 ? V_TINY : i % 2 ? V_UNIT : V_MIXED);
+        gy_backend_destroy(ref);
+        gy_backend_destroy(be);
+    }
+    kv_in_i8 = 0;
+}
+
+/* Scales that are powers of two change no bit: attention over KV in I8 is then attention over KV in act with the same
+ * values, bit for bit. */
+static void i8_as_act(const variant *v, gy_dtype act, int group, int head_dim) {
+    const int pos[] = {150, 63, 5};
+    batch b[2];
+    for (int i = 0; i < 2; i++) {
+        kv_in_i8 = i;
+        b[i] = batch_make(act, 2 * group, 2, head_dim, pos, 3, 1, V_UNIT);
+    }
+    kv_in_i8 = 0;
+    for (int n = 0; n < 151 + 64 + 6; n++) {
+        int slot = b[0].kv.map[n];
+        for (int i = 0; i < 4; i++) {
+            float scale = ldexpf(1, (n * 5 + i) % 3 - 9);
+            memcpy(kv_scale(&b[1], slot, i / 2, i % 2), &scale, sizeof scale);
+            for (int e = i % 2 * head_dim; e < (i % 2 + 1) * head_dim; e++)
+                kv_put(&b[0], slot, i / 2, e, (float)kv_get(&b[1], slot, i / 2, e));
+        }
+    }
+    gy_backend *be = cpu_open(v, act, 2);
+    for (int i = 0; i < 2; i++) attn_run(be, &b[i], 0, 3, b[i].y.p);
+    same_check(b[1].y.p, b[0].y.p, b[0].y.n, "I8 with scales of 2^n");
+    gy_backend_destroy(be);
+    for (int i = 0; i < 2; i++) batch_free(&b[i]);
+}
+
+static void i8_exact(gy_backend *be, const variant *v, worst *w) {
+    for (int i = 0; i < COUNT(dims); i++) {
+        const int pos[] = {contexts[(3 * i + 1) % COUNT(contexts)], contexts[(2 * i) % COUNT(contexts)]};
+        value_kind kind = i == 2 ? V_TINY : i % 3 ? V_UNIT : V_MIXED;
+        batch b = batch_make(be->act, groups[i % COUNT(groups)] * 3, 3, dims[i], pos, 2, 1, kind);
+        attn_run(be, &b, 0, 2, b.y.p);
+        against_exact(&b, v ? n_dot_of(v, dims[i]) : dims[i] + 2, v ? v->weight_err : 0, w, "attn, I8");
+        batch_free(&b);
+    }
+}
+
+static void test_i8_exact(void **state) {
+    (void)state;
+    for (int iv = -1; iv < COUNT(variants); iv++) {
+        const variant *v = iv < 0 ? NULL : &variants[iv];
+        if (v && i8_missing(v)) continue;
+        for (int ia = 0; ia < 2; ia++) {
+            worst w = {0};
+            gy_backend *be = v ? cpu_open(v, acts[ia], 2) : ref_open(acts[ia]);
+            kv_in_i8 = 1;
+            i8_exact(be, v, &w);
+            kv_in_i8 = 0;
+            worst_print("attn, KV in I8", v ? v->name : "ref", acts[ia], &w);
+            gy_backend_destroy(be);
+            for (int i = 0; v && i < COUNT(dims); i++)
+                i8_as_act(v, acts[ia], groups[(i + ia) % COUNT(groups)], dims[i]);
+        }
+    }
+}
+
+/* What holds for KV in act, with fewer shapes. */
+static void test_i8_equalities(void **state) {
+    (void)state;
+    kv_in_i8 = 1;
+    for (int iv = 0; iv < COUNT(variants); iv++) {
+        const variant *v = &variants[iv];
+        if (i8_missing(v)) continue;
+        equalities(v, GY_BF16, 128);
+        equalities(v, GY_F32, 12);
+        one_sequence(v, GY_BF16, 1, 2, 128, 57, 40, IN_BLOCKS);
+        one_sequence(v, GY_F32, 6, 1, 96, 130, 21, SCATTERED);
+        mixed(v, GY_BF16, 2, 3, 64, 62, 9);
+        mixed(v, GY_F32, 3, 1, 80, 255, 7);
+        for (int i = 0; i < 4; i++) nan_in_chunk(v, acts[i & 1], i >> 1 & 1, 12 + i);
+    }
+    kv_in_i8 = 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact),           cmocka_unit_test(test_equalities), cmocka_unit_test(test_no_leak),
         cmocka_unit_test(test_infinite_scores), cmocka_unit_test(test_rope),       cmocka_unit_test(test_one_sequence),
         cmocka_unit_test(test_mixed),           cmocka_unit_test(test_cut_heads),  cmocka_unit_test(test_nan_in_chunk),
+        cmocka_unit_test(test_i8_rows),         cmocka_unit_test(test_i8_rope),    cmocka_unit_test(test_i8_exact),
+        cmocka_unit_test(test_i8_equalities),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

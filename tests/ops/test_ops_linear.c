@@ -288,6 +288,7 @@ static void sums_of_bf16(gy_backend *be, problem *p, const char *what) {
             assert_true(dt_get(part[i].p, GY_BF16, e) == dt_get(p->part[i].p, p->w.dtype, e));
         for (int r = 0; r < p->w.part[i].n && be->act == GY_BF16; r++) dt_put(p->scale[i].p, GY_F32, r, 1.0f);
         q.w.part[i].data = part[i].p;
+        q.w.part[i].scale = NULL;
     }
     run(be, p->x.p, &q.w, p->n_row, want.p, 1);
     run(be, p->x.p, &p->w, p->n_row, got.p, 1);

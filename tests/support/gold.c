@@ -39,7 +39,7 @@ void gold_open(const gold_setup *s, gold_env *out) {
     gy_cpu_opts o = {.act = s->act,
                      .n_thread = s->n_thread ? s->n_thread : 2,
                      .limits = gy_loop_limits(&d, or_default(s->max_rows, 256), or_default(s->max_len, 256))};
-    gy_cuda_opts co = {.act = s->act, .n_thread = o.n_thread, .limits = o.limits};
+    gy_cuda_opts co = {.act = s->act, .n_thread = o.n_thread, .limits = o.limits, .without = s->without};
     const char *backend = gold_backend(s->backend);
     gy_status st = !strcmp(backend, "ref")    ? gy_backend_ref_create(s->act, &err, &out->be)
                    : !strcmp(backend, "cuda") ? gy_backend_cuda_create(&co, &err, &out->be)

@@ -21,6 +21,7 @@ typedef struct gold_setup {
     int32_t max_loops;
     gy_weight_form form; /* of the weights */
     int quant_head;
+    uint32_t without; /* cuda: gy_cuda_opts */
     /* May change the options that the fields above and the defaults gave. NULL: nothing. */
     void (*patch)(gy_engine_opts *o, const void *arg);
     const void *patch_arg;

@@ -84,6 +84,18 @@ static inline void v_store_bf16(void *p, V a) {
 static inline V v_load_f16(const void *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(p));
 }
+static inline V v_load_i8(const void *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p)));
+}
+
+/* 4 VL whole numbers of 8 bits: those of each lane, the lowest first. */
+static inline void quad_load_i8(const void *p, V *q) {
+    __m256i u = _mm256_loadu_si256(p);
+    q[0] = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(u, 24), 24));
+    q[1] = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(u, 16), 24));
+    q[2] = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(u, 8), 24));
+    q[3] = _mm256_cvtepi32_ps(_mm256_srai_epi32(u, 24));
+}
 
 /* 2 VL elements as their even and their odd ones. */
 static inline void pair_load_f16(const void *p, V *even, V *odd) {

@@ -157,6 +157,7 @@ static void cpu_destroy(gy_backend *be) {
 static const gy_ops cpu_ops = {
     .name = "cpu", /* replaced by the kernels' name */
     .weight_types = GY_HOST_WEIGHT_TYPES,
+    .kv_types = GY_HOST_KV_TYPES,
     .alloc = gy_host_alloc,
     .free = gy_host_free,
     .upload = gy_host_copy,

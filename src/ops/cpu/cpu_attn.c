@@ -156,7 +156,7 @@ static void piece_chunks(const attn_piece *p, int64_t head, int64_t lo, int64_t 
 static void piece_heads(const attn_piece *p, int64_t lo, int64_t hi) {
     const cpu_backend *c = p->t->c;
     const gy_kv_view *kv = p->t->a->kv;
-    int64_t tile_bytes = 2 * GY_CPU_ATTN_TILE * (int64_t)kv->head_dim * (c->be.act == GY_F32 ? 4 : 2);
+    int64_t tile_bytes = 2 * GY_CPU_ATTN_TILE * (int64_t)kv->head_dim * (int64_t)gy_dtype_bytes(kv->dtype);
     int64_t queries = p->b.n_row * p->t->group, most = ATTN_HEAD_BYTES / tile_bytes;
     while (most > 1 && (most * queries > GY_CPU_ATTN_QUERIES ||
                         walk_floats(gy_cpu_pad(c->kern, kv->head_dim), most * queries) > c->attn_floats))

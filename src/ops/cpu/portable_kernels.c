@@ -19,6 +19,7 @@ typedef double D __attribute__((vector_size(16))); /* half a V, widened */
 typedef uint32_t U __attribute__((vector_size(16), may_alias));
 typedef int32_t I __attribute__((vector_size(16)));
 typedef uint16_t H __attribute__((vector_size(8)));
+typedef int8_t B __attribute__((vector_size(4)));
 
 static inline V v_zero(void) {
     return (V){0};
@@ -101,6 +102,17 @@ static inline V v_load_f16(const void *p) {
     uint16_t h[VL];
     memcpy(h, p, sizeof h);
     return (V){gy_f16_to_f32(h[0]), gy_f16_to_f32(h[1]), gy_f16_to_f32(h[2]), gy_f16_to_f32(h[3])};
+}
+static inline V v_load_i8(const void *p) {
+    B b;
+    memcpy(&b, p, sizeof b);
+    return __builtin_convertvector(__builtin_convertvector(b, I), V);
+}
+
+/* 4 VL whole numbers of 8 bits: those of each lane, the lowest first. */
+static inline void quad_load_i8(const void *p, V *q) {
+    U u = (U)v_load(p);
+    for (int i = 0; i < 4; i++) q[i] = __builtin_convertvector((I)(u << (24 - 8 * i)) >> 24, V);
 }
 
 /* 2 VL elements as their even and their odd ones. */

@@ -15,10 +15,10 @@
  * The plan (which blocks, which chunks) is made on the host once a batch, from the host copies that begin_rows brings,
  * and used by all layers. Partial sums are bounded: decode rows are taken in as many launches as that needs, and blocks
  * are cut as long as there is room. Behind the plan's items stand blank ones, up to the grids that a recorded launch
- * has (graph.cuh).
+ * has (record.cuh).
  */
 #include "ops/cuda/attn_int.cuh"
-#include "ops/cuda/graph.cuh"
+#include "ops/cuda/record.cuh"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +44,8 @@ typedef struct grown {
 
 struct cuda_attn {
     int has_wgmma;  /* the device is a Hopper and the library was built for its own instructions */
-    int32_t n_row;  /* of the batch that begin_rows told */
+    int32_t n_row;  /* of the batch that begin_rows told; without those that fill it up */
+    int32_t n_all;  /* with them */
     grown pos, off; /* host copies only */
     int is_stale;   /* the plan below is of another batch, or of another group */
     int32_t group, n_head, d;
@@ -129,19 +130,28 @@ void cuda_attn_close(cuda_be *c) {
     c->attn = NULL;
 }
 
+/* Rows that fill up the batch stand at its end and have no part in the plan. */
+static int32_t rows_told(const gy_rows *host) {
+    int32_t n = host->n_row;
+    while (n && host->pos[n - 1] < 0) n--;
+    return n;
+}
+
 void cuda_begin_rows(gy_backend *be, const gy_rows *host) {
     cuda_be *c = of_be(be);
     cuda_attn *p = c->attn;
-    size_t n = (size_t)host->n_row;
+    int32_t n_row = rows_told(host);
+    size_t n = (size_t)n_row;
     cuda_enter(c);
-    p->n_row = 0;
+    p->n_row = p->n_all = 0;
     p->is_stale = 1;
     if (!host->map_off || !grow(c, &p->pos, n * sizeof *host->pos, 0) ||
         !grow(c, &p->off, n * sizeof *host->map_off, 0))
         return;
     memcpy(p->pos.host, host->pos, n * sizeof *host->pos);
     memcpy(p->off.host, host->map_off, n * sizeof *host->map_off);
-    p->n_row = host->n_row;
+    p->n_row = n_row;
+    p->n_all = host->n_row;
 }
 
 /* Rows from r on that read the same map row. */
@@ -193,7 +203,8 @@ static void plan_decode(cuda_attn *p, int32_t r, int64_t chunks_at_once) {
         ((join_item *)p->join.host)[p->n_join++] = {r, n, l[-1].n_chunk};
         l[-1].n_join++;
     }
-    for (int32_t t = 0; t < n; t++) ((chunk_item *)p->chunk.host)[p->n_chunk++] = {r, t, n};
+    int64_t off = ((const int64_t *)p->off.host)[r];
+    for (int32_t t = 0; t < n; t++) ((chunk_item *)p->chunk.host)[p->n_chunk++] = {r, t, n, pos_of(p, r) + 1, off};
     l[-1].n_chunk += n;
 }
 
@@ -327,14 +338,14 @@ static int64_t rounded_chunks(int64_t n, int32_t n_row) {
 }
 
 static void add_blanks(cuda_attn *p) {
-    p->all_chunk = rounded_chunks(p->n_chunk, p->n_row);
-    p->all_join = p->n_join ? p->n_row : 0;
-    for (int64_t i = p->n_chunk; i < p->all_chunk; i++) ((chunk_item *)p->chunk.host)[i] = {-1, 0, 0};
+    p->all_chunk = rounded_chunks(p->n_chunk, p->n_all);
+    p->all_join = p->n_join ? p->n_all : 0;
+    for (int64_t i = p->n_chunk; i < p->all_chunk; i++) ((chunk_item *)p->chunk.host)[i] = {-1, 0, 0, 0, 0};
     for (int32_t i = p->n_join; i < p->all_join; i++) ((join_item *)p->join.host)[i] = {0, 0, 0};
 }
 
 static int plan(cuda_be *c, cuda_attn *p) {
-    size_t n = (size_t)p->n_row;
+    size_t n = (size_t)p->n_all;
     p->n_block = p->n_range = p->n_join = p->n_walk = p->n_cut_row = 0;
     p->n_chunk = 0;
     if (!grow(c, &p->block, n * sizeof(prompt_block), !p->has_wgmma) || !grow(c, &p->join, n * sizeof(join_item), 1) ||
@@ -344,7 +355,7 @@ static int plan(cuda_be *c, cuda_attn *p) {
     for (int32_t r = 0, run; r < p->n_row; r += run)
         if ((run = run_of(p, r)) < MIN_RUN)
             for (int32_t i = 0; i < run; i++) n_chunk += chunks_of(p, r + i);
-    if (n_chunk && !grow(c, &p->chunk, (size_t)rounded_chunks(n_chunk, p->n_row) * sizeof(chunk_item), 1)) return 0;
+    if (n_chunk && !grow(c, &p->chunk, (size_t)rounded_chunks(n_chunk, p->n_all) * sizeof(chunk_item), 1)) return 0;
     for (int32_t r = 0, run; r < p->n_row; r += run) {
         run = run_of(p, r);
         if (run >= MIN_RUN)
@@ -418,10 +429,9 @@ static int have_plan(cuda_be *c, cuda_attn *p, int32_t n_head, int32_t group, in
     return !p->is_stale || plan(c, p);
 }
 
-int cuda_attn_plan_ahead(cuda_be *c, int32_t n_head, int32_t n_head_kv, int32_t head_dim, attn_recorded *out) {
+int cuda_attn_plan_ahead(cuda_be *c, attn_recorded *out) {
     cuda_attn *p = c->attn;
-    int32_t group = n_head / n_head_kv;
-    if (!has_heads(c, head_dim, group) || !p->n_row || !have_plan(c, p, n_head, group, head_dim)) return 0;
+    if (!p->d || !has_heads(c, p->d, p->group) || !p->n_row || !have_plan(c, p, p->n_head, p->group, p->d)) return 0;
     if (p->n_block || p->n_range != 1 || !has_part(c, p)) return 0;
     *out = {p->all_chunk, p->all_join, p->chunk.dev, p->join.dev, p->part};
     return 1;
@@ -440,7 +450,7 @@ void cuda_attn_run(gy_backend *be, const gy_attn_args *x) {
         cuda_attn_plain(c, x);
         return;
     }
-    if (p->n_row != x->rows.n_row) {
+    if (p->n_all != x->rows.n_row) {
         cuda_ok(c, cudaErrorInvalidValue, "attention: rows that begin_rows was not told of");
         return;
     }

@@ -151,14 +151,14 @@ static __global__ void __launch_bounds__(THREADS, 2) chunk_kernel(attn_args a, c
     wait_for_previous();
     chunk_item it = items[blockIdx.x];
     if (it.row < 0) return; /* blank */
-    int32_t kv_head = (int32_t)blockIdx.y, n_pos = a.pos[it.row] + 1, first = it.chunk * CHUNK;
+    int32_t kv_head = (int32_t)blockIdx.y, n_pos = it.n_pos, first = it.chunk * CHUNK;
     int32_t n_tile = (n_pos - first + TILE - 1) / TILE;
     if (n_tile > CHUNK_TILES) n_tile = CHUNK_TILES;
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     source<D> from = {a.kv + (int64_t)kv_head * D,
                       (int64_t)GY_BLOCK_SLOTS * a.shape.width,
                       0,
-                      a.map + a.map_off[it.row],
+                      a.map + it.map_off,
                       first,
                       n_pos,
                       a.shape,

@@ -47,9 +47,13 @@ typedef struct kv_boxes {
     int has; /* 0: the driver gave none, so positions are copied one by one */
 } kv_boxes;
 
-typedef struct chunk_item { /* one chunk of one decode row */
-    int32_t row, chunk, n_chunk;
-} chunk_item;
+/* One chunk of one decode row. Position and map row stand here too: what is read through them begins one read of memory
+ * sooner. */
+typedef struct __align__(16) chunk_item {
+    int32_t row, chunk, n_chunk, n_pos; /* row -1: blank */
+    int64_t map_off;
+}
+chunk_item;
 
 /* attn_prompt.cu: blocks of up to WIDE_QUERIES on Hopper; of up to NARROW_QUERIES. */
 void cuda_attn_wide(cuda_be *c, int32_t d, const attn_args &a, const prompt_work &work, kv_boxes *boxes);

@@ -1,5 +1,5 @@
 /* The backend's life: device, memory, copies, errors, and its table. Computes nothing. */
-#include "ops/cuda/graph.cuh"
+#include "ops/cuda/record.cuh"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -51,16 +51,53 @@ static const char *advice(cuda_be *c) {
     return "";
 }
 
+static gy_status first_error(cuda_be *c, gy_err *err) {
+    if (c->first == cudaSuccess) return GY_OK;
+    return cuda_err(err, c->first == cudaErrorMemoryAllocation ? GY_E_NOMEM : GY_E_DEVICE,
+                    "device cuda:%d: %s: %s (%s)%s", c->device, c->where, cudaGetErrorString(c->first),
+                    cudaGetErrorName(c->first), advice(c));
+}
+
 static gy_status be_sync(gy_backend *be, gy_err *err) {
     cuda_be *c = of_be(be);
     cuda_enter(c);
     cuda_ok(c, cudaStreamSynchronize(c->stream), "waiting for the device");
-    if (c->first == cudaSuccess) return GY_OK;
-    gy_status st =
-        cuda_err(err, c->first == cudaErrorMemoryAllocation ? GY_E_NOMEM : GY_E_DEVICE, "device cuda:%d: %s: %s (%s)%s",
-                 c->device, c->where, cudaGetErrorString(c->first), cudaGetErrorName(c->first), advice(c));
+    gy_status st = first_error(c, err);
     c->first = cudaSuccess;
     return st;
+}
+
+/* ---- without waiting --------------------------------------------------------------------------------------------- */
+
+static const void *be_fetch(gy_backend *be, const void *src, size_t bytes) {
+    enum { STEP = 64 << 10 };
+    cuda_be *c = of_be(be);
+    cuda_enter(c);
+    if (bytes > c->late_bytes) {
+        size_t more = (bytes + STEP - 1) / STEP * STEP;
+        if (c->late) cuda_ok(c, cudaStreamSynchronize(c->stream), "fetching");
+        if (c->late) cudaFreeHost(c->late);
+        c->late = NULL;
+        c->late_bytes = 0;
+        if (cudaMallocHost(&c->late, more) != cudaSuccess) {
+            cudaGetLastError();
+            return c->late = NULL;
+        }
+        c->late_bytes = more;
+    }
+    cuda_ok(c, cudaMemcpyAsync(c->late, src, bytes, cudaMemcpyDeviceToHost, c->stream), "fetching");
+    return c->late;
+}
+
+static void be_mark(gy_backend *be) {
+    cuda_ok(of_be(be), cudaEventRecord(of_be(be)->mark, of_be(be)->stream), "marking");
+}
+
+static gy_status be_reached(gy_backend *be, gy_err *err) {
+    cuda_be *c = of_be(be);
+    cuda_enter(c);
+    cuda_ok(c, cudaEventSynchronize(c->mark), "waiting for the device");
+    return first_error(c, err);
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
@@ -202,13 +239,41 @@ static void be_destroy(gy_backend *be) {
     cudaFree(c->pos);
     cudaFree(c->zero);
     ring_close(&c->ring);
+    if (c->late) cudaFreeHost(c->late);
+    if (c->mark) cudaEventDestroy(c->mark);
     if (c->stream) cudaStreamDestroy(c->stream);
     free(c);
 }
 
+/* An operation of the table: carried out, or kept for a recording. */
+#define OPERATION(op, type, member, kind, weight, view)                                                                \
+    static void op_##op(gy_backend *be, const type *a) {                                                               \
+        record_call *k = cuda_record_call(of_be(be), kind);                                                            \
+        if (!k) {                                                                                                      \
+            cuda_##op(be, a);                                                                                          \
+            return;                                                                                                    \
+        }                                                                                                              \
+        k->a.member = *a;                                                                                              \
+        cuda_record_copies(k, weight, view);                                                                           \
+    }
+OPERATION(embed, gy_embed_args, embed, CALL_EMBED, a->table, NULL)
+OPERATION(norm, gy_norm_args, norm, CALL_NORM, NULL, NULL)
+OPERATION(linear, gy_linear_args, linear, CALL_LINEAR, a->w, NULL)
+OPERATION(rope_kv, gy_rope_kv_args, rope_kv, CALL_ROPE_KV, NULL, a->kv)
+OPERATION(attn_run, gy_attn_args, attn, CALL_ATTN, NULL, a->kv)
+OPERATION(residual, gy_residual_args, residual, CALL_RESIDUAL, NULL, NULL)
+OPERATION(residual_norm, gy_residual_norm_args, residual_norm, CALL_RESIDUAL_NORM, NULL, NULL)
+OPERATION(silu_mul, gy_silu_mul_args, silu_mul, CALL_SILU_MUL, NULL, NULL)
+OPERATION(concat, gy_concat_args, concat, CALL_CONCAT, NULL, NULL)
+OPERATION(gather, gy_move_args, move, CALL_GATHER, NULL, NULL)
+OPERATION(scatter, gy_move_args, move, CALL_SCATTER, NULL, NULL)
+OPERATION(gate, gy_gate_args, gate, CALL_GATE, NULL, NULL)
+OPERATION(latent_diff, gy_latent_diff_args, latent_diff, CALL_LATENT_DIFF, NULL, NULL)
+
 static const gy_ops cuda_ops = {
     .name = "cuda",
-    .weight_types = 1 << GY_F32 | 1 << GY_F16 | 1 << GY_BF16, /* 8 bits: written, not yet run on a device */
+    .weight_types = 1 << GY_F32 | 1 << GY_F16 | 1 << GY_BF16 | 1 << GY_F8_E4M3,
+    .kv_types = 0,
     .alloc = be_alloc,
     .free = be_free,
     .upload = be_upload,
@@ -221,24 +286,29 @@ static const gy_ops cuda_ops = {
     .prepare = cuda_prepare,
     .unprepare = NULL,
     .begin_rows = cuda_begin_rows,
-    .embed = cuda_embed,
-    .norm = cuda_norm,
-    .linear = cuda_linear,
+    .embed = op_embed,
+    .norm = op_norm,
+    .linear = op_linear,
     .rope_table = cuda_rope_table,
-    .rope_kv = cuda_rope_kv,
-    .attn = cuda_attn_run,
-    .residual = cuda_residual,
-    .silu_mul = cuda_silu_mul,
-    .concat = cuda_concat,
-    .gather = cuda_gather,
-    .scatter = cuda_scatter,
-    .gate = cuda_gate,
-    .latent_diff = cuda_latent_diff,
+    .rope_kv = op_rope_kv,
+    .attn = op_attn_run,
+    .residual = op_residual,
+    .silu_mul = op_silu_mul,
+    .concat = op_concat,
+    .gather = op_gather,
+    .scatter = op_scatter,
+    .gate = op_gate,
+    .latent_diff = op_latent_diff,
     .latent_init = cuda_latent_init,
-    .residual_norm = cuda_residual_norm,
-    .stack_open = cuda_graph_open,
-    .stack_close = cuda_graph_close,
-    .stack = cuda_graph_run,
+    .residual_norm = op_residual_norm,
+    .record_open = cuda_record_open,
+    .record_close = cuda_record_close,
+    .record_rows = cuda_record_rows,
+    .record_begin = cuda_record_begin,
+    .record_end = cuda_record_end,
+    .fetch = be_fetch,
+    .mark = be_mark,
+    .reached = be_reached,
     .sample = cuda_sample,
     .patch = cuda_patch,
 };
@@ -305,6 +375,8 @@ static gy_status open_parts(cuda_be *c, gy_err *err) {
     if (cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking) != cudaSuccess)
         return cuda_err(err, GY_E_DEVICE, "device cuda:%d: no stream", c->device);
     GY_TRY(ring_open(c, err));
+    if (cudaEventCreateWithFlags(&c->mark, cudaEventDisableTiming) != cudaSuccess)
+        return cuda_err(err, GY_E_DEVICE, "device cuda:%d: no events", c->device);
     if (cudaMalloc((void **)&c->seed, n * sizeof *c->seed) || cudaMalloc((void **)&c->pos, n * sizeof *c->pos) ||
         cudaMalloc((void **)&c->zero, n))
         return cuda_err(err, GY_E_NOMEM, "device cuda:%d: no memory for the arrays of %zu rows", c->device, n);
@@ -323,6 +395,7 @@ static gy_status create(const gy_cuda_opts *o, gy_err *err, gy_backend **out) {
     c->n_sm = prop.multiProcessorCount;
     c->overlaps = prop.major >= 9;
     c->limits = o->limits;
+    c->without = o->without;
     gy_status st = open_parts(c, err);
     if (st < 0)
         be_destroy(&c->head.be);

@@ -11,13 +11,19 @@
  *             from start to start; the bits do not
  *   narrow    up to 64 rows our own kernel (narrow.cu) is one more candidate, by the same rule
  *
+ *   E4M3      shapes of their own, by the same rule. cuBLASLt gets the weights widened to BF16, exact, and leaves sums
+ * in f32, from which a kernel of ours makes y; both in memory that all such products share, because a stream's order
+ * keeps them until they are used. (Scales as cuBLASLt's vector of alphas: not known to be offered.)
+ *
  * The check is by example, not by proof: 16 rows x n outputs and up, all bits, at least 2 numbers of rows a class. It
  * finds what was found on an H200 (measured: docs/kernels.md): algorithms without split-K differ in no bit, those
  * with it in some of each product. tests/ops checks the same through the table.
  *
  * The library is opened here and not linked: F32 works without it, and where it is missing a sentence says so.
  */
+#include "ops/cuda/eight_bits.cuh"
 #include "ops/cuda/narrow.cuh"
+#include "ops/cuda/record.cuh"
 
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -40,15 +46,17 @@
     X(cublasLtMatmulAlgoGetHeuristic)                                                                                  \
     X(cublasLtMatmulAlgoConfigGetAttribute)
 
-enum { N_CLASS = 11, REFERENCE_CLASS = 3, OFFERED = 12, TIMED = 3, MAX_SHAPES = 64 };
+enum { N_CLASS = 11, REFERENCE_CLASS = 3, OFFERED = 12, TIMED = 3, MAX_SHAPES = 64, SUM_BYTES = 64 << 20 };
 
 /* One product shape. Layouts of x and y are set to the number of rows before each call. */
 typedef struct lt_shape {
+    gy_dtype type; /* of the weights */
     int32_t n, k, ldy;
     int y_f32, usable;
     cublasLtMatrixLayout_t w, x, y;
     cublasLtMatmulAlgo_t algo[N_CLASS];
     int is_narrow[N_CLASS]; /* our own kernel instead */
+    int is_same[N_CLASS];   /* our own kernel has the reference's bits */
 } lt_shape;
 
 struct cuda_lt {
@@ -57,6 +65,9 @@ struct cuda_lt {
     LT_CALLS(LT_FIELD)
     cublasLtHandle_t handle;
     cublasLtMatmulDesc_t desc; /* the same for all: BF16 in, sums in f32, W transposed */
+    bf16 *wide;                /* [n_wide] weights of 8 bits, widened for one product */
+    float *sums;               /* [SUM_BYTES] of one such product, or of some of its rows */
+    size_t n_wide;
     cublasLtMatmulPreference_t pref;
     cuda_narrow narrow;
     lt_shape shape[MAX_SHAPES];
@@ -127,6 +138,8 @@ void cuda_lt_close(cuda_be *c) {
     for (int i = 0; i < lt->n_shape; i++) shape_close(lt, &lt->shape[i]);
     if (lt->pref) lt->cublasLtMatmulPreferenceDestroy(lt->pref);
     if (lt->desc) lt->cublasLtMatmulDescDestroy(lt->desc);
+    cudaFree(lt->wide);
+    cudaFree(lt->sums);
     if (lt->handle) lt->cublasLtDestroy(lt->handle);
     free(lt); /* the library stays loaded */
     c->lt = NULL;
@@ -146,58 +159,115 @@ static void set_rows(cuda_lt *lt, lt_shape *s, int32_t n_row) {
     lt->cublasLtMatrixLayoutSetAttribute(s->y, CUBLASLT_MATRIX_LAYOUT_COLS, &cols, sizeof cols);
 }
 
-/* algo NULL: our own kernel. Where y is f32, sums as they are (out: what our kernel may do besides). */
-static int multiply(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, const void *w, const void *x,
-                    int32_t n_row, narrow_out out, void *y) {
-    const float one = 1.0f, zero = 0.0f;
-    narrow_plan p;
-    if (!algo)
-        return c->lt->narrow.encode && cuda_narrow_plan(c->n_sm, s->n, s->k, s->ldy, n_row, &p) &&
-               cuda_narrow_run(c, &c->lt->narrow, &p, w, s->n, s->k, s->ldy, out, x, n_row, y);
-    set_rows(c->lt, s, n_row);
-    return c->lt->cublasLtMatmul(c->lt->handle, c->lt->desc, &one, w, s->w, x, s->x, &zero, y, s->y, y, s->y, algo,
-                                 NULL, 0, c->stream) == CUBLAS_STATUS_SUCCESS;
-}
-
 /* f32 results to BF16's values, in place: what y_f32 asks for. */
 static __global__ void round_kernel(float *y, int32_t n, int32_t ldy) {
     int32_t i = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < n) y[(int64_t)blockIdx.y * ldy + i] = round_to<bf16>(y[(int64_t)blockIdx.y * ldy + i]);
 }
 
-static lt_shape *find_shape(cuda_lt *lt, int32_t n, int32_t k, int32_t ldy, int y_f32) {
+static int multiply_lt(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, const void *w, const void *x,
+                       int32_t n_row, void *y) {
+    const float one = 1.0f, zero = 0.0f;
+    set_rows(c->lt, s, n_row);
+    return c->lt->cublasLtMatmul(c->lt->handle, c->lt->desc, &one, w, s->w, x, s->x, &zero, y, s->y, y, s->y, algo,
+                                 NULL, 0, c->stream) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* Eight elements a thread; n is a multiple of 8. */
+static __global__ void widen_kernel(const uint2 *q, int64_t n8, uint4 *y) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n8) return;
+    uint2 v = q[i];
+    y[i] = make_uint4(widen_two(v.x), widen_two(v.x >> 16), widen_two(v.y), widen_two(v.y >> 16));
+}
+
+/* Sums [.., n] times the scales, as `out` says, to rows of ldy. */
+static __global__ void scale_kernel(const float *sums, const float *scale, int32_t n, int32_t ldy, narrow_out out,
+                                    void *y) {
+    int32_t i = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= n) return;
+    int64_t to = (int64_t)blockIdx.y * ldy + i;
+    float v = __fmul_rn(sums[(int64_t)blockIdx.y * n + i], scale[i]);
+    if (out == NARROW_BF16)
+        put((bf16 *)y, to, v);
+    else
+        put((float *)y, to, out == NARROW_F32_ROUNDED ? round_to<bf16>(v) : v);
+}
+
+/* As many rows at a time as there is room for sums. */
+static int multiply_wide(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, const cuda_matrix *m, const bf16 *x,
+                         int32_t n_row, narrow_out out, void *y) {
+    cuda_lt *lt = c->lt;
+    int64_t n8 = (int64_t)m->n * m->k / 8;
+    int32_t room = SUM_BYTES / 4 / m->n, most = room < 65535 ? room : 65535;
+    widen_kernel<<<blocks_for(n8, 256), 256, 0, c->stream>>>((const uint2 *)m->w, n8, (uint4 *)lt->wide);
+    for (int32_t r = 0; r < n_row; r += most) {
+        int32_t rows = n_row - r < most ? n_row - r : most;
+        if (!multiply_lt(c, s, algo, lt->wide, x + (int64_t)r * m->k, rows, lt->sums)) return 0;
+        scale_kernel<<<dim3(blocks_for(m->n, 256), (unsigned)rows), 256, 0, c->stream>>>(
+            lt->sums, m->scale, m->n, s->ldy, out,
+            (char *)y + (size_t)r * (size_t)s->ldy * (out == NARROW_BF16 ? 2 : 4));
+    }
+    return 1;
+}
+
+/* algo NULL: our own kernel. */
+static int multiply(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, const cuda_matrix *m, const void *x,
+                    int32_t n_row, narrow_out out, void *y) {
+    narrow_plan p;
+    if (!algo)
+        return c->lt->narrow.encode && cuda_narrow_plan(c->n_sm, s->type, s->n, s->k, s->ldy, n_row, &p) &&
+               cuda_narrow_run(c, &c->lt->narrow, &p, m, s->ldy, out, x, n_row, y);
+    if (s->type != GY_BF16) return multiply_wide(c, s, algo, m, (const bf16 *)x, n_row, out, y);
+    if (!multiply_lt(c, s, algo, m->w, x, n_row, y)) return 0;
+    for (int32_t r = 0; out == NARROW_F32_ROUNDED && r < n_row; r += 65535) {
+        dim3 grid(blocks_for(m->n, 256), (unsigned)(n_row - r < 65535 ? n_row - r : 65535));
+        round_kernel<<<grid, 256, 0, c->stream>>>((float *)y + (int64_t)r * s->ldy, m->n, s->ldy);
+    }
+    return 1;
+}
+
+static lt_shape *find_shape(cuda_lt *lt, const cuda_matrix *m, int32_t ldy, int y_f32) {
     for (int i = 0; i < lt->n_shape; i++) {
         lt_shape *s = &lt->shape[i];
-        if (s->n == n && s->k == k && s->ldy == ldy && s->y_f32 == y_f32) return s;
+        if (s->type == m->type && s->n == m->n && s->k == m->k && s->ldy == ldy && s->y_f32 == y_f32) return s;
     }
     return NULL;
 }
 
-int cuda_lt_run(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, int y_f32, const void *x, int32_t n_row,
-                void *y) {
-    lt_shape *s = find_shape(c->lt, n, k, ldy, y_f32);
+int cuda_lt_run(cuda_be *c, const cuda_matrix *m, int32_t ldy, int y_f32, const void *x, int32_t n_row, void *y) {
+    lt_shape *s = find_shape(c->lt, m, ldy, y_f32);
     if (!s) {
-        cuda_lt_prepare(c, w, n, k, ldy, y_f32);
-        s = find_shape(c->lt, n, k, ldy, y_f32);
+        cuda_lt_prepare(c, m, ldy, y_f32);
+        s = find_shape(c->lt, m, ldy, y_f32);
     }
-    if (!s || !s->usable || ((uintptr_t)w | (uintptr_t)x | (uintptr_t)y) % 16) return 0;
-    int at = class_of(n_row), is_narrow = s->is_narrow[at];
-    if (!multiply(c, s, is_narrow ? NULL : &s->algo[at], w, x, n_row, y_f32 ? NARROW_F32_ROUNDED : NARROW_BF16, y)) {
+    if (!s || !s->usable || ((uintptr_t)m->w | (uintptr_t)m->scale | (uintptr_t)x | (uintptr_t)y) % 16) return 0;
+    int at = class_of(n_row);
+    if (!multiply(c, s, s->is_narrow[at] ? NULL : &s->algo[at], m, x, n_row, y_f32 ? NARROW_F32_ROUNDED : NARROW_BF16,
+                  y))
         cuda_ok(c, cudaErrorUnknown, "a product was refused that had been offered");
-        return 1;
-    }
-    for (int32_t r = 0; y_f32 && !is_narrow && r < n_row; r += 65535) {
-        dim3 grid(blocks_for(n, 256), (unsigned)(n_row - r < 65535 ? n_row - r : 65535));
-        round_kernel<<<grid, 256, 0, c->stream>>>((float *)y + (int64_t)r * ldy, n, ldy);
-    }
     return 1;
+}
+
+/* Our kernel where it has the bits of the product alone, fastest or not: it spares a launch. */
+int cuda_lt_silu(cuda_be *c, const cuda_matrix *m, const void *x, int32_t n_row, void *y) {
+    narrow_plan p;
+    const lt_shape *s = find_shape(c->lt, m, m->n, 0);
+    if (!s || !s->usable || !s->is_same[class_of(n_row)] || ((uintptr_t)m->w | (uintptr_t)x | (uintptr_t)y) % 16)
+        return 0;
+    return cuda_narrow_plan(c->n_sm, m->type, m->n, m->k, m->n / 2, n_row, &p) &&
+           cuda_narrow_run(c, &c->lt->narrow, &p, m, m->n / 2, NARROW_SILU, x, n_row, y);
+}
+
+void cuda_lt_let_next(cuda_be *c, int on) {
+    c->lt->narrow.lets_next = on;
 }
 
 /* ---- the choice -------------------------------------------------------------------------------------------------- */
 
 /* What a choice is tried on. x: random rows whose elements differ in size, so that another order of sums shows. */
 typedef struct trial {
-    const void *w;
+    const cuda_matrix *m;
     int32_t rows; /* of x, want and got */
     bf16 *x;
     void *want, *got;
@@ -264,7 +334,7 @@ static int same_bits(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, 
     char *got = (char *)t->got;
     cudaMemsetAsync(got, 0, (size_t)n_row * t->y_row, c->stream);
     cudaMemsetAsync(t->n_unequal, 0, sizeof n_unequal, c->stream);
-    if (!multiply(c, s, algo, t->w, t->x + first * (size_t)s->k, n_row, trial_out(s), got)) return 0;
+    if (!multiply(c, s, algo, t->m, t->x + first * (size_t)s->k, n_row, trial_out(s), got)) return 0;
     compare_kernel<<<blocks_for(n, 256), 256, 0, c->stream>>>(
         (const uint16_t *)((const char *)t->want + first * t->y_row), (const uint16_t *)got, n, t->n_unequal);
     cudaMemcpyAsync(&n_unequal, t->n_unequal, sizeof n_unequal, cudaMemcpyDeviceToHost, c->stream);
@@ -301,7 +371,7 @@ static float time_of(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, 
         cudaMemsetAsync(t->flush, i, FLUSH_BYTES, c->stream);
         cudaEventRecord(t->begin, c->stream);
         launch_early(c, pause_kernel, dim3(1), 32, 0);
-        multiply(c, s, algo, t->w, t->x, n_row, trial_out(s), t->got);
+        multiply(c, s, algo, t->m, t->x, n_row, trial_out(s), t->got);
         cudaEventRecord(t->end, c->stream);
         cudaEventSynchronize(t->end);
         cudaEventElapsedTime(&ms, t->begin, t->end);
@@ -311,9 +381,8 @@ static float time_of(cuda_be *c, lt_shape *s, const cublasLtMatmulAlgo_t *algo, 
 }
 
 /* Below NARROW_ROWS our kernel is tried too. It has other plans for 1..8 rows and for 9..16, which are one class. */
-static int narrow_wins(cuda_be *c, lt_shape *s, const trial *t, int32_t most, int32_t least, float best) {
-    if (most > NARROW_ROWS || !same_bits(c, s, NULL, t, most) || !same_bits(c, s, NULL, t, least)) return 0;
-    return time_of(c, s, NULL, t, most) < best;
+static int narrow_agrees(cuda_be *c, lt_shape *s, const trial *t, int32_t most, int32_t least) {
+    return most <= NARROW_ROWS && same_bits(c, s, NULL, t, most) && same_bits(c, s, NULL, t, least);
 }
 
 static void choose_class(cuda_be *c, lt_shape *s, const trial *t, int class_at) {
@@ -330,15 +399,16 @@ static void choose_class(cuda_be *c, lt_shape *s, const trial *t, int class_at) 
         best = ms;
         s->algo[class_at] = offered[i].algo;
     }
-    s->is_narrow[class_at] = narrow_wins(c, s, t, most, least, best);
+    s->is_same[class_at] = narrow_agrees(c, s, t, most, least);
+    s->is_narrow[class_at] = s->is_same[class_at] && time_of(c, s, NULL, t, most) < best;
 }
 
-static void choose(cuda_be *c, lt_shape *s, const void *w) {
+static void choose(cuda_be *c, lt_shape *s, const cuda_matrix *m) {
     cublasLtMatmulHeuristicResult_t offered[OFFERED];
     trial t = {};
-    t.w = w;
+    t.m = m;
     int n = offers(c->lt, s, REFERENCE_CLASS, offered);
-    if (n && trial_open(c, s, &t) && multiply(c, s, &offered[0].algo, w, t.x, t.rows, trial_out(s), t.want)) {
+    if (n && trial_open(c, s, &t) && multiply(c, s, &offered[0].algo, m, t.x, t.rows, trial_out(s), t.want)) {
         for (int i = 0; i < N_CLASS; i++) s->algo[i] = offered[0].algo;
         s->usable = same_bits(c, s, &offered[0].algo, &t, 1) && same_bits(c, s, &offered[0].algo, &t, t.rows);
         for (int i = 0; s->usable && i < N_CLASS; i++) choose_class(c, s, &t, i);
@@ -347,20 +417,39 @@ static void choose(cuda_be *c, lt_shape *s, const void *w) {
     cuda_ok(c, cudaGetLastError(), "choosing an algorithm");
 }
 
-void cuda_lt_prepare(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, int y_f32) {
+/* Room to widen the largest matrix in, and for sums; it only grows, while weights are put in place. */
+static int take_wide(cuda_be *c, const cuda_matrix *m) {
     cuda_lt *lt = c->lt;
-    if (find_shape(lt, n, k, ldy, y_f32) || lt->n_shape == MAX_SHAPES) return;
+    size_t n = (size_t)m->n * (size_t)m->k;
+    if (m->type == GY_BF16 || n <= lt->n_wide) return 1;
+    cudaFree(lt->wide); /* waits for what uses it */
+    lt->wide = NULL;
+    lt->n_wide = 0;
+    if ((lt->sums || cudaMalloc((void **)&lt->sums, SUM_BYTES) == cudaSuccess) &&
+        cudaMalloc((void **)&lt->wide, n * sizeof *lt->wide) == cudaSuccess) {
+        lt->n_wide = n;
+        return 1;
+    }
+    cudaGetLastError();
+    return 0;
+}
+
+void cuda_lt_prepare(cuda_be *c, const cuda_matrix *m, int32_t ldy, int y_f32) {
+    cuda_lt *lt = c->lt;
+    int32_t n = m->n, k = m->k;
+    if (find_shape(lt, m, ldy, y_f32) || lt->n_shape == MAX_SHAPES) return;
     lt_shape *s = &lt->shape[lt->n_shape];
     *s = {};
-    s->n = n, s->k = k, s->ldy = ldy, s->y_f32 = y_f32;
-    if (n % 8 == 0 && k % 8 == 0 && ldy % 8 == 0 && (uintptr_t)w % 16 == 0) {
-        cudaDataType_t out = y_f32 ? CUDA_R_32F : CUDA_R_16BF;
+    s->type = m->type, s->n = n, s->k = k, s->ldy = ldy, s->y_f32 = y_f32;
+    if (n % 8 == 0 && k % 8 == 0 && ldy % 8 == 0 && ((uintptr_t)m->w | (uintptr_t)m->scale) % 16 == 0 &&
+        take_wide(c, m)) {
+        cudaDataType_t out = y_f32 || m->type != GY_BF16 ? CUDA_R_32F : CUDA_R_16BF;
         if (lt->cublasLtMatrixLayoutCreate(&s->w, CUDA_R_16BF, (uint64_t)k, (uint64_t)n, k) ||
             lt->cublasLtMatrixLayoutCreate(&s->x, CUDA_R_16BF, (uint64_t)k, 16, k) ||
-            lt->cublasLtMatrixLayoutCreate(&s->y, out, (uint64_t)n, 16, ldy))
+            lt->cublasLtMatrixLayoutCreate(&s->y, out, (uint64_t)n, 16, m->type == GY_BF16 ? ldy : n))
             shape_close(lt, s), s->w = s->x = s->y = NULL;
         else
-            choose(c, s, w);
+            choose(c, s, m);
     }
     lt->n_shape++;
 }

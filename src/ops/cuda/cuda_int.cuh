@@ -21,8 +21,9 @@ extern "C" {
 
 typedef __nv_bfloat16 bf16;
 
-struct cuda_lt;   /* blaslt.cu */
-struct cuda_attn; /* attn.cu */
+struct cuda_lt;     /* blaslt.cu */
+struct cuda_attn;   /* attn.cu */
+struct cuda_record; /* record.cu */
 
 /* Pinned memory that uploads go through, in segments: a segment is written again when the copies out of it are done. */
 enum { RING_SEGMENTS = 4, RING_SEGMENT_BYTES = 8 << 20 };
@@ -36,7 +37,8 @@ typedef struct cuda_ring {
 typedef struct cuda_be {
     gy_cuda_head head; /* first: the backend is this */
     int device, n_sm;
-    int overlaps; /* compute capability 9 or later: launch_early means something */
+    int overlaps;     /* compute capability 9 or later: launch_early means something */
+    uint32_t without; /* gy_cuda_opts */
     gy_ops_limits limits;
     cudaStream_t stream;
     cudaError_t first; /* error since the last sync */
@@ -45,8 +47,12 @@ typedef struct cuda_be {
     uint64_t *seed; /* [max_row] of latent_init, on the device */
     int32_t *pos;
     uint8_t *zero;
-    cuda_lt *lt;     /* act BF16 only */
-    cuda_attn *attn; /* plan and partial sums */
+    cuda_lt *lt;            /* act BF16 only */
+    cuda_attn *attn;        /* plan and partial sums */
+    cuda_record *recording; /* calls are kept for it; NULL: carried out */
+    void *late;             /* pinned: what is fetched */
+    size_t late_bytes;
+    cudaEvent_t mark;
 } cuda_be;
 
 static inline cuda_be *of_be(gy_backend *be) {
@@ -92,12 +98,21 @@ void cuda_attn_run(gy_backend *be, const gy_attn_args *a);
 /* attn_plain.cu: any dtype and head_dim */
 void cuda_attn_plain(cuda_be *c, const gy_attn_args *a);
 
+/* A matrix of weights as its rows lie: any dtype, E4M3 with a scale for each row. */
+typedef struct cuda_matrix {
+    const void *w;      /* [n, k] */
+    const float *scale; /* [n]; NULL where there is none */
+    gy_dtype type;
+    int32_t n, k;
+} cuda_matrix;
+
 /* blaslt.cu. run: 1 = queued; 0 = no pinned algorithm for this product, so the plain kernel has it. */
 gy_status cuda_lt_open(cuda_be *c, gy_err *err);
 void cuda_lt_close(cuda_be *c);
-void cuda_lt_prepare(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, int y_f32);
-int cuda_lt_run(cuda_be *c, const void *w, int32_t n, int32_t k, int32_t ldy, int y_f32, const void *x, int32_t n_row,
-                void *y);
+void cuda_lt_prepare(cuda_be *c, const cuda_matrix *m, int32_t ldy, int y_f32);
+int cuda_lt_run(cuda_be *c, const cuda_matrix *m, int32_t ldy, int y_f32, const void *x, int32_t n_row, void *y);
+/* m: BF16, n / 2 gates and as many ups. 0: not by our kernel, nothing was done. */
+int cuda_lt_silu(cuda_be *c, const cuda_matrix *m, const void *x, int32_t n_row, void *y);
 size_t cuda_prepare(gy_backend *be, gy_weight *w, int y_f32); /* linear.cu */
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
@@ -123,15 +138,23 @@ static inline void launch_early(cuda_be *c, void (*kernel)(P...), dim3 grid, int
 
 /* First statement of a kernel for launch_early: the next one may be started from now on; this one goes on when the one
  * before it is complete and its results are visible. */
-static __device__ inline void wait_for_previous(void) {
+static __device__ inline void let_next(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+static __device__ inline void wait_only(void) {
+#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+static __device__ inline void wait_for_previous(void) {
+    let_next();
+    wait_only();
+}
 
 static inline size_t dtype_bytes(gy_dtype t) {
-    return t == GY_F32 ? 4 : 2;
+    return t == GY_F32 ? 4 : t == GY_F8_E4M3 ? 1 : 2;
 }
 
 static inline unsigned blocks_for(int64_t n, int64_t per_block) {

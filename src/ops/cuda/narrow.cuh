@@ -24,18 +24,25 @@ typedef struct narrow_plan {
 } narrow_plan;
 
 /* What is stored: y of an operation, or sums as they are, to be compared with others. */
-typedef enum narrow_out { NARROW_BF16, NARROW_F32_ROUNDED, NARROW_F32_SUMS } narrow_out;
+typedef enum narrow_out {
+    NARROW_BF16,
+    NARROW_F32_ROUNDED,
+    NARROW_F32_SUMS,
+    NARROW_SILU /* W is gate, then up, n / 2 rows each: y [n_row, n / 2] = round(round(silu(g)) * u) */
+} narrow_out;
 
 typedef struct cuda_narrow {
-    void *encode; /* the driver's cuTensorMapEncodeTiled; NULL: no narrow products here */
+    void *encode;  /* the driver's cuTensorMapEncodeTiled; NULL: no narrow products here */
+    int lets_next; /* the next kernel may begin when the last weights are on the way; else when the product ends */
 } cuda_narrow;
 
 /* Sets encode to NULL where the device or the driver cannot. */
 void cuda_narrow_open(cuda_be *c, cuda_narrow *out);
 /* 0: not for this product (rows above NARROW_ROWS, k or ldy of odd size). */
-int cuda_narrow_plan(int n_sm, int32_t n, int32_t k, int32_t ldy, int32_t n_row, narrow_plan *out);
-/* w [n, k], x [n_row, k], y [n_row, ldy], all at multiples of 16 bytes. Returns whether it was queued. */
-int cuda_narrow_run(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const void *w, int32_t n, int32_t k,
-                    int32_t ldy, narrow_out out, const void *x, int32_t n_row, void *y);
+int cuda_narrow_plan(int n_sm, gy_dtype type, int32_t n, int32_t k, int32_t ldy, int32_t n_row, narrow_plan *out);
+/* x [n_row, k], y [n_row, ldy] (NARROW_SILU: ldy = n / 2, BF16); w, x and y at multiples of 16 bytes. Returns whether
+ * it was queued. */
+int cuda_narrow_run(cuda_be *c, const cuda_narrow *nw, const narrow_plan *p, const cuda_matrix *m, int32_t ldy,
+                    narrow_out out, const void *x, int32_t n_row, void *y);
 
 #endif

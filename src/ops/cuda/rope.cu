@@ -12,12 +12,13 @@ static __global__ void rope_table_kernel(const int32_t *pos, const float *inv_fr
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (at >= n) return;
     int64_t r = at / half, i = at % half;
+    int32_t p = pos[r] < 0 ? 0 : pos[r];
     float c, s;
     if (table) {
-        c = table[((int64_t)pos[r] * half + i) * 2];
-        s = table[((int64_t)pos[r] * half + i) * 2 + 1];
+        c = table[((int64_t)p * half + i) * 2];
+        s = table[((int64_t)p * half + i) * 2 + 1];
     } else {
-        double angle = (double)((float)pos[r] * inv_freq[i]);
+        double angle = (double)((float)p * inv_freq[i]);
         c = (float)cos(angle);
         s = (float)sin(angle);
     }
@@ -70,6 +71,7 @@ static __global__ void rope_kv_kernel(rope_args p, T *qkv, const T *q_bias, cons
         put(x, i1, b);
         return;
     }
+    if (p.slot[r] < 0) return;
     head -= p.n_head;
     int is_v = head >= p.n_head_kv;
     if (is_v) head -= p.n_head_kv;
@@ -145,11 +147,12 @@ static __global__ void rope_kv_wide_kernel(rope_args p, int32_t step, bf16 *qkv,
         *(float4 *)(c + k) = *(const float4 *)(p.cos + (int64_t)r * p.half + i + k);
         *(float4 *)(s + k) = *(const float4 *)(p.sin + (int64_t)r * p.half + i + k);
     }
-    bf16 *k_to = kv_base + kv_offset(p.kv, p.slot[r], 0), *v_to = k_to + (int64_t)GY_BLOCK_SLOTS * p.kv.width;
+    const int32_t slot = p.slot[r];
+    bf16 *k_to = kv_base + kv_offset(p.kv, slot, 0), *v_to = k_to + (int64_t)GY_BLOCK_SLOTS * p.kv.width;
 #pragma unroll
     for (int k = 0; k < HEADS; k++) {
         int32_t head = first + k * step, of_k = head - p.n_head, of_v = of_k - p.n_head_kv;
-        if (head >= n) continue;
+        if (head >= n || (of_k >= 0 && slot < 0)) continue;
         bf16 *to = of_k < 0 ? row + head * d : of_v < 0 ? k_to + of_k * d : v_to + of_v * d;
         if (of_v < 0) {
             if (q_bias) {

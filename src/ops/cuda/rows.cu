@@ -392,9 +392,11 @@ typedef struct weight_parts { /* of a gy_weight, by value */
 
 /* Scale 1 copies, and a NaN keeps its payload, as on the host. */
 template <typename TW, typename T>
-static __global__ void embed_kernel(weight_parts w, const int32_t *ids, float scale, int32_t n, T *y) {
+static __global__ void embed_kernel(weight_parts w, const int32_t *ids, const gy_drawn *drawn, float scale, int32_t n,
+                                    T *y) {
     wait_for_previous();
     int32_t id = ids[blockIdx.x], ip = 0;
+    if (id < 0) id = drawn[-1 - id].refused ? 0 : drawn[-1 - id].id;
     while (id >= w.n[ip]) id -= w.n[ip++];
     const TW *row = (const TW *)w.data[ip] + (int64_t)id * n;
     for (int32_t i = (int32_t)threadIdx.x; i < n; i += (int32_t)blockDim.x) {
@@ -407,14 +409,11 @@ template <typename T> static void embed_launch(cuda_be *c, const gy_embed_args *
     dim3 grid((unsigned)a->n_row);
     int32_t n = a->table->k;
     if (a->table->dtype == GY_F32)
-        launch_early(c, embed_kernel<float, T>, grid, ROW_THREADS, 0, w, (const int32_t *)a->ids, a->scale, n,
-                     (T *)a->y);
+        launch_early(c, embed_kernel<float, T>, grid, ROW_THREADS, 0, w, a->ids, a->drawn, a->scale, n, (T *)a->y);
     else if (a->table->dtype == GY_F16)
-        launch_early(c, embed_kernel<__half, T>, grid, ROW_THREADS, 0, w, (const int32_t *)a->ids, a->scale, n,
-                     (T *)a->y);
+        launch_early(c, embed_kernel<__half, T>, grid, ROW_THREADS, 0, w, a->ids, a->drawn, a->scale, n, (T *)a->y);
     else
-        launch_early(c, embed_kernel<bf16, T>, grid, ROW_THREADS, 0, w, (const int32_t *)a->ids, a->scale, n,
-                     (T *)a->y);
+        launch_early(c, embed_kernel<bf16, T>, grid, ROW_THREADS, 0, w, a->ids, a->drawn, a->scale, n, (T *)a->y);
 }
 
 void cuda_embed(gy_backend *be, const gy_embed_args *a) {
@@ -442,9 +441,10 @@ template <typename V>
 static __global__ void move_kernel(const V *x, const int32_t *from, const int32_t *to, int32_t len, int64_t stride_x,
                                    int64_t stride_y, V *y) {
     wait_for_previous();
-    int64_t r = blockIdx.x;
-    const V *src = x + (from ? from[r] : r) * stride_x;
-    V *dst = y + (to ? to[r] : r) * stride_y;
+    int64_t r = blockIdx.x, at_x = from ? from[r] : r, at_y = to ? to[r] : r;
+    if (at_x < 0 || at_y < 0) return;
+    const V *src = x + at_x * stride_x;
+    V *dst = y + at_y * stride_y;
     for (int32_t i = (int32_t)threadIdx.x; i < len; i += (int32_t)blockDim.x) dst[i] = src[i];
 }
 

@@ -49,14 +49,17 @@ static inline gy_status gy_host_sync(gy_backend *be, gy_err *err) { /* host oper
     return GY_OK;
 }
 
+enum { GY_HOST_KV_TYPES = 1 << GY_I8 };
+
 /* What both host backends' linear takes. */
 enum { GY_HOST_WEIGHT_TYPES = 1 << GY_F32 | 1 << GY_F16 | 1 << GY_BF16 | 1 << GY_F8_E4M3 | 1 << GY_Q8 | 1 << GY_Q4 };
 
-/* Element i of an array of F32, F16 or BF16, or of a weight in E4M3, which its scale still lacks; other types never
- * reach an operation in such arrays (model loading refuses them; groups are read by tensor/quant.h). */
+/* Element i of an array of F32, F16 or BF16, or of a weight in E4M3 or KV in I8, which its scale still lacks; other
+ * types never reach an operation in such arrays (model loading refuses them; groups are read by tensor/quant.h). */
 static inline float gy_host_get(const void *p, gy_dtype t, int64_t i) {
     if (t == GY_F32) return ((const float *)p)[i];
     if (t == GY_F8_E4M3) return gy_f8e4m3_to_f32(((const uint8_t *)p)[i]);
+    if (t == GY_I8) return (float)((const int8_t *)p)[i];
     uint16_t h = ((const uint16_t *)p)[i];
     return t == GY_BF16 ? gy_bf16_to_f32(h) : gy_f16_to_f32(h);
 }
@@ -72,6 +75,14 @@ static inline void gy_host_put(void *p, gy_dtype act, int64_t i, float v) {
 /* round() of the contracts: to act. */
 static inline float gy_host_round(gy_dtype act, float v) {
     return act == GY_BF16 ? gy_bf16_round(v) : v;
+}
+
+/* The token of a row (gy_embed_args). */
+static inline int32_t gy_embed_id(const gy_embed_args *a, int64_t r) {
+    int32_t id = a->ids[r];
+    if (id >= 0) return id;
+    const gy_drawn *d = a->drawn - 1 - id;
+    return d->refused ? 0 : d->id;
 }
 
 /* Elements [at, at + n) of an array of act. */
@@ -99,6 +110,43 @@ static inline float gy_host_quant_group(int8_t *q, const float *v) {
     return finite ? scale : NAN;
 }
 
+/* A head of a row of KV in I8 (ops.h, gy_rope_kv_args), n elements of act: returns its scale. Here for the same
+ * reason. */
+static inline float gy_host_quant_head(int8_t *q, gy_dtype act, const void *x, int64_t at, int64_t n) {
+    uint32_t most = 0;
+    float largest, scale;
+    for (int64_t i = 0; i < n; i++) {
+        float v = gy_host_get(x, act, at + i);
+        uint32_t u;
+        memcpy(&u, &v, sizeof u);
+        u &= 0x7fffffffu;
+        most = u > most ? u : most;
+    }
+    int finite = most < 0x7f800000u;
+    memcpy(&largest, &most, sizeof largest);
+    scale = largest / 127.0f;
+    scale = scale < 0x1p-126f ? 0x1p-126f : scale;
+    const float big = 0x1.8p23f;
+    for (int64_t i = 0; i < n; i++) q[i] = finite ? (int8_t)(gy_host_get(x, act, at + i) / scale + big - big) : 0;
+    return finite ? scale : NAN;
+}
+
+/* The scale of head ih in a row of KV in I8. */
+static inline float gy_host_kv_scale(const gy_kv_view *kv, const void *row, int64_t ih) {
+    float s;
+    memcpy(&s, (const char *)row + (int64_t)kv->n_head_kv * kv->head_dim + ih * GY_KV_SCALE_BYTES, sizeof s);
+    return s;
+}
+
+/* A row of K or V, at element `at` of x, to its place in I8. */
+static inline void gy_host_kv_quant_row(const gy_kv_view *kv, void *row, gy_dtype act, const void *x, int64_t at) {
+    int64_t d = kv->head_dim, n = kv->n_head_kv;
+    for (int64_t ih = 0; ih < n; ih++) {
+        float s = gy_host_quant_head((int8_t *)row + ih * d, act, x, at + ih * d, d);
+        memcpy((char *)row + n * d + ih * GY_KV_SCALE_BYTES, &s, sizeof s);
+    }
+}
+
 /* Row i of a weight that may lie in several parts. */
 static inline const void *gy_host_weight_row(const gy_weight *w, int64_t i) {
     int ip = 0;
@@ -123,6 +171,7 @@ static inline const void *gy_host_row(const void *p, gy_dtype act, int64_t i, in
 
 /* cos and sin of one row (ops.h, gy_rope_table_args): libm's in f64 of the f32 angle, rounded once. */
 static inline void gy_host_rope_row(const gy_rope_table_args *a, int64_t r) {
+    if (a->pos[r] < 0) return;
     for (int64_t i = 0; i < a->half; i++) {
         float c, s;
         if (a->table) {

@@ -8,7 +8,7 @@
 void gy_ref_embed(gy_backend *be, const gy_embed_args *a) {
     int64_t n = a->table->k;
     for (int64_t r = 0; r < a->n_row; r++) {
-        const void *row = gy_host_weight_row(a->table, a->ids[r]);
+        const void *row = gy_host_weight_row(a->table, gy_embed_id(a, r));
         for (int64_t i = 0; i < n; i++)
             gy_host_put(a->y, be->act, r * n + i, gy_host_get(row, a->table->dtype, i) * a->scale);
     }
@@ -32,11 +32,13 @@ static void row_copy(gy_backend *be, const gy_move_args *a, size_t dst, size_t s
 }
 
 void gy_ref_gather(gy_backend *be, const gy_move_args *a) {
-    for (int64_t r = 0; r < a->n_row; r++) row_copy(be, a, (size_t)r, (size_t)a->idx[r]);
+    for (int64_t r = 0; r < a->n_row; r++)
+        if (a->idx[r] >= 0) row_copy(be, a, (size_t)r, (size_t)a->idx[r]);
 }
 
 void gy_ref_scatter(gy_backend *be, const gy_move_args *a) {
-    for (int64_t r = 0; r < a->n_row; r++) row_copy(be, a, (size_t)a->idx[r], (size_t)r);
+    for (int64_t r = 0; r < a->n_row; r++)
+        if (a->idx[r] >= 0) row_copy(be, a, (size_t)a->idx[r], (size_t)r);
 }
 
 void gy_ref_latent_init(gy_backend *be, const gy_latent_init_args *a) {
@@ -60,6 +62,7 @@ static void ref_parallel(gy_backend *be, int32_t n, void (*fn)(void *arg, int32_
 static const gy_ops ref_ops = {
     .name = "ref",
     .weight_types = GY_HOST_WEIGHT_TYPES,
+    .kv_types = GY_HOST_KV_TYPES,
     .alloc = gy_host_alloc,
     .free = gy_host_free,
     .upload = gy_host_copy,

@@ -165,19 +165,26 @@ static void rope_head(gy_backend *be, const gy_rope_kv_args *a, int64_t r, void 
     }
 }
 
+/* A row of K or V from element `from` of qkv to element `to` of the KV. */
+static void kv_put(gy_backend *be, const gy_rope_kv_args *a, int64_t to, int64_t from) {
+    if (a->kv->dtype == GY_I8) {
+        gy_host_kv_quant_row(a->kv, (char *)a->kv->base + to, be->act, a->qkv, from);
+        return;
+    }
+    for (int64_t i = 0; i < (int64_t)a->kv->n_head_kv * a->kv->head_dim; i++)
+        gy_host_put(a->kv->base, be->act, to + i, gy_host_get(a->qkv, be->act, from + i));
+}
+
 void gy_ref_rope_kv(gy_backend *be, const gy_rope_kv_args *a) {
     int64_t d = a->kv->head_dim, d_kv = a->kv->n_head_kv * d, stride = (int64_t)a->n_head * d + 2 * d_kv;
     for (int64_t r = 0; r < a->rows.n_row; r++) {
         int64_t q = r * stride, k = q + (int64_t)a->n_head * d, v = k + d_kv;
         int32_t slot = a->rows.slot[r];
+        if (slot < 0) continue;
         for (int32_t ih = 0; ih < a->n_head; ih++) rope_head(be, a, r, a->qkv, q + ih * d, a->q_bias, ih * d);
         for (int32_t ih = 0; ih < a->kv->n_head_kv; ih++) rope_head(be, a, r, a->qkv, k + ih * d, a->k_bias, ih * d);
-        for (int64_t i = 0; i < d_kv; i++) {
-            gy_host_put(a->kv->base, be->act, gy_kv_offset(a->kv, slot, a->il, 0) + i,
-                        gy_host_get(a->qkv, be->act, k + i));
-            gy_host_put(a->kv->base, be->act, gy_kv_offset(a->kv, slot, a->il, 1) + i,
-                        gy_host_get(a->qkv, be->act, v + i));
-        }
+        kv_put(be, a, gy_kv_offset(a->kv, slot, a->il, 0), k);
+        kv_put(be, a, gy_kv_offset(a->kv, slot, a->il, 1), v);
     }
 }
 
@@ -188,35 +195,44 @@ typedef struct attn_head {
     gy_dtype act;
     int64_t r;       /* row */
     int64_t q_at;    /* element offset of the query head in a->q */
-    int64_t kv_head; /* element offset of the KV head within a slot */
+    int64_t head_kv; /* the KV head */
     float max;       /* of the scores */
     double sum;      /* of exp(score - max) */
 } attn_head;
 
-static int64_t attn_slot(const attn_head *h, int64_t j, int kv) {
+/* Element offset of position j's row. */
+static int64_t attn_row(const attn_head *h, int64_t j, int kv) {
     int32_t slot = h->a->kv->map[h->a->rows.map_off[h->r] + j];
-    return gy_kv_offset(h->a->kv, slot, h->a->il, kv) + h->kv_head;
+    return gy_kv_offset(h->a->kv, slot, h->a->il, kv);
+}
+
+/* By what the row's elements are multiplied; 1, which changes no bit, where there are no scales. */
+static float attn_row_scale(const attn_head *h, int64_t row) {
+    if (h->a->kv->dtype != GY_I8) return 1.0f;
+    return gy_host_kv_scale(h->a->kv, (const char *)h->a->kv->base + row, h->head_kv);
 }
 
 static float attn_score(const attn_head *h, int64_t j) {
-    int64_t k = attn_slot(h, j, 0);
+    const gy_kv_view *kv = h->a->kv;
+    int64_t row = attn_row(h, j, 0), k = row + h->head_kv * kv->head_dim;
     float dot = 0.0f;
-    for (int64_t i = 0; i < h->a->kv->head_dim; i++)
-        dot += gy_host_get(h->a->q, h->act, h->q_at + i) * gy_host_get(h->a->kv->base, h->act, k + i);
-    return dot * h->a->scale;
+    for (int64_t i = 0; i < kv->head_dim; i++)
+        dot += gy_host_get(h->a->q, h->act, h->q_at + i) * gy_host_get(kv->base, kv->dtype, k + i);
+    return dot * attn_row_scale(h, row) * h->a->scale;
 }
 
 enum { ATTN_CHUNK = 256 }; /* elements of V summed together: one pass over the scores for any usual head_dim */
 
 static void attn_values(const attn_head *h, int64_t y_at) {
+    const gy_kv_view *kv = h->a->kv;
     float acc[ATTN_CHUNK];
-    for (int64_t i0 = 0; i0 < h->a->kv->head_dim; i0 += ATTN_CHUNK) {
-        int64_t n = h->a->kv->head_dim - i0 < ATTN_CHUNK ? h->a->kv->head_dim - i0 : ATTN_CHUNK;
+    for (int64_t i0 = 0; i0 < kv->head_dim; i0 += ATTN_CHUNK) {
+        int64_t n = kv->head_dim - i0 < ATTN_CHUNK ? kv->head_dim - i0 : ATTN_CHUNK;
         for (int64_t i = 0; i < n; i++) acc[i] = 0.0f;
         for (int64_t j = 0; j <= h->a->rows.pos[h->r]; j++) {
-            float weight = expf(attn_score(h, j) - h->max);
-            int64_t v = attn_slot(h, j, 1) + i0;
-            for (int64_t i = 0; i < n; i++) acc[i] += weight * gy_host_get(h->a->kv->base, h->act, v + i);
+            int64_t row = attn_row(h, j, 1), v = row + h->head_kv * kv->head_dim + i0;
+            float weight = expf(attn_score(h, j) - h->max) * attn_row_scale(h, row);
+            for (int64_t i = 0; i < n; i++) acc[i] += weight * gy_host_get(kv->base, kv->dtype, v + i);
         }
         for (int64_t i = 0; i < n; i++) gy_host_put(h->a->y, h->act, y_at + i0 + i, (float)(acc[i] / h->sum));
     }
@@ -225,12 +241,12 @@ static void attn_values(const attn_head *h, int64_t y_at) {
 void gy_ref_attn(gy_backend *be, const gy_attn_args *a) {
     int64_t d = a->kv->head_dim, n_group = a->n_head / a->kv->n_head_kv;
     for (int64_t r = 0; r < a->rows.n_row; r++) {
-        for (int64_t ih = 0; ih < a->n_head; ih++) {
+        for (int64_t ih = 0; a->rows.pos[r] >= 0 && ih < a->n_head; ih++) {
             attn_head h = {.a = a,
                            .act = be->act,
                            .r = r,
                            .q_at = r * a->q_stride + ih * d,
-                           .kv_head = ih / n_group * d,
+                           .head_kv = ih / n_group,
                            .max = -INFINITY};
             for (int64_t j = 0; j <= a->rows.pos[r]; j++) h.max = fmaxf(h.max, attn_score(&h, j));
             for (int64_t j = 0; j <= a->rows.pos[r]; j++) h.sum += (double)expf(attn_score(&h, j) - h.max);

@@ -50,12 +50,12 @@ enum {
 };
 
 typedef struct gy_host_opts {
-    gy_coord_opts coord;     /* n_worker, role[], limits; user and send are the host's */
-    const char *program;     /* path; NULL: /proc/self/exe. Strings are copied */
-    const char *const *argv; /* NULL-terminated, argv[0] first; "--role" and prefill, decode or both are put behind */
+    gy_coord_opts coord;       /* n_worker, role[], limits; user and send are the host's */
+    const char *program;       /* path; NULL: /proc/self/exe. Strings are copied */
+    const char *const *argv;   /* NULL-terminated, argv[0] first; "--role" and prefill, decode or both are put behind */
     const char *const *device; /* [n_worker] put behind that, after "--device"; NULL: nothing is */
-    int32_t start_ms;        /* from the start of a process to READY; of all remote ones together; 300,000 */
-    int32_t stop_ms;         /* close: STOP, then SIGTERM, then SIGKILL, each so long after the one before; 3000 */
+    int32_t start_ms;          /* from the start of a process to READY; of all remote ones together; 300,000 */
+    int32_t stop_ms;           /* close: STOP, then SIGTERM, then SIGKILL, each so long after the one before; 3000 */
 
     /* Not NULL: workers of other hosts, as it names them; program, argv, coord.n_worker and role[] do not count then.
        Borrowed, and nobody else's until close. */

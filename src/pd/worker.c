@@ -3,6 +3,7 @@
 #include "pd/worker_int.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -59,7 +60,10 @@ static void connected(gy_worker *w, gy_peer *p) {
     w->n_asked--;
     if (p->state != GY_PEER_ASKED) return; /* gone meanwhile */
     p->state = p->err.status < 0 ? GY_PEER_FAILED : GY_PEER_UP;
-    if (p->state == GY_PEER_UP) snprintf(p->err.msg, sizeof p->err.msg, "%s", p->lanes);
+    if (p->state == GY_PEER_UP)
+        snprintf(p->err.msg, sizeof p->err.msg, "%s", p->lanes);
+    else
+        gy_log(GY_LOG_WARN, "transfer", "a worker cannot be written to", "reason=\"%s\"", p->err.msg);
     say_status(w, (gy_msg){.kind = GY_MSG_CONNECTED, .peer = p->epoch}, &p->err);
 }
 
@@ -151,6 +155,7 @@ static gy_status take_gone(gy_worker *w, const gy_msg *m, gy_err *err) {
     }
     if (w->n_gone == GY_WORKER_MAX_PEERS)
         return gy_err_set(err, GY_E_LIMIT, "message gone: of more than %d workers at once", GY_WORKER_MAX_PEERS);
+    w->is_stale |= p && p->state == GY_PEER_UP && w->o.xfer.device;
     if (p) p->state = GY_PEER_GONE;
     w->n_gone++;
     gy_worker_tell_xfer(w, (gy_rec){.kind = GY_REC_GONE, .ptr = p, .serial = m->peer});
@@ -357,6 +362,13 @@ static gy_status unsafe(gy_err *why) {
     return gy_err_set(why, GY_E_PEER, "a worker that was cut off cannot be kept from writing here");
 }
 
+/* What this process has mapped of a dead one's device memory stays mapped while it lives (UCX keeps it:
+ * measured, 1.22), so that memory is not given back, and a new worker there may be written to in the old one's place.
+ */
+static gy_status stale(gy_err *why) {
+    return gy_err_set(why, GY_E_PEER, "a worker that this one wrote to on a GPU is gone; this one begins anew");
+}
+
 gy_status gy_worker_turn(gy_worker *w, gy_err *err) {
     gy_err why = {0};
     int worked = 0;
@@ -364,7 +376,7 @@ gy_status gy_worker_turn(gy_worker *w, gy_err *err) {
     w->n_work = 0;
     n += take_all(w);
     n += admit(w);
-    gy_status st = w->is_unsafe ? unsafe(&why) : step(w, &why, &worked);
+    gy_status st = w->is_unsafe ? unsafe(&why) : w->is_stale ? stale(&why) : step(w, &why, &worked);
     if (st < 0) {
         if (err) *err = why;
         return lost(w, &why);

@@ -305,6 +305,16 @@ static gy_status judge_lane(const gy_args *a, const gy_probe_result *p, gy_err *
         p->put_gbs, p->lanes, p->put_gbs / p->copy_gbs, p->copy_gbs, least);
 }
 
+static gy_status judge_gpu_lane(const gy_args *a, const gy_probe_result *p, gy_err *err) {
+    double least = gy_xfer_least_gbs(a->pd.min_share);
+    if (p->put_gbs >= least) return GY_OK;
+    return gy_err_set(err, GY_E_PEER,
+                      "--transport: %.1f GB/s between the GPUs over %s, expected %.0f; look for NVLink between the two "
+                      "(nvidia-smi topo -m) and for a UCX with CUDA (docs/pd.md), or allow it with "
+                      "--transport-min-share",
+                      p->put_gbs, p->lanes, least);
+}
+
 /* UCX obeys variables of its own; workers are started without them (pd/spawn.h), so what they would do is shown without
  * them too. For a program that has one thread and has not loaded UCX. */
 static void forget_ucx_variables(void) {
@@ -318,6 +328,38 @@ static void forget_ucx_variables(void) {
         snprintf(name, sizeof name, "%.*s", (int)n, environ[i]);
         unsetenv(name); /* those behind it move up */
     }
+}
+
+static gy_status open_gpu(void *arg, int is_receiver, gy_err *err, gy_device **out) {
+    const int32_t *ordinals = arg;
+    return gy_cuda_device_open(ordinals[is_receiver], err, out);
+}
+
+/* "cuda:0,cuda:1"; one alone: to itself. */
+static gy_status read_gpus(const char *text, gy_err *err, int32_t out[2]) {
+    char word[16];
+    size_t len = strcspn(text, ",");
+    if (strchr(text + len + !!text[len], ','))
+        return gy_err_set(err, GY_E_ARG, "--device: found '%.40s' with --transport, expected two GPUs", text);
+    snprintf(word, sizeof word, "%.*s", (int)len, text);
+    GY_TRY(gy_cuda_parse_device(word, err, &out[0]));
+    return gy_cuda_parse_device(text[len] ? text + len + 1 : text, err, &out[1]);
+}
+
+static gy_status report_gpu_lane(gy_report *r, const gy_args *a, gy_probe_opts o, gy_err *err) {
+    gy_probe_result p;
+    int32_t gpus[2];
+    if (!strcmp(a->device, "cpu")) return GY_OK;
+    GY_TRY(read_gpus(a->device, err, gpus));
+    o.open_device = open_gpu;
+    o.arg = gpus;
+    gy_status st = gy_probe(&o, err, &p);
+    if (st < 0) {
+        gy_report_text(r, "between_gpus", "%s", err->msg);
+        return st;
+    }
+    report_lane(r, "between_gpus", &p);
+    return judge_gpu_lane(a, &p, err);
 }
 
 static gy_status report_transport(gy_report *r, const gy_args *a, gy_err *err) {
@@ -336,6 +378,7 @@ static gy_status report_transport(gy_report *r, const gy_args *a, gy_err *err) {
     gy_report_text(r, "chosen", "%s", inside.lanes);
     gy_report_num(r, "memcpy_gb_per_s", inside.copy_gbs);
     report_lane(r, "inside_host", &inside);
+    const gy_probe_opts gpu = o;
     o.across_hosts = 1;
     o.bytes = o.bytes / 8 & ~(size_t)4095;
     gy_err no_net = {0};
@@ -343,9 +386,10 @@ static gy_status report_transport(gy_report *r, const gy_args *a, gy_err *err) {
         report_lane(r, "loopback_network", &across);
     else
         gy_report_text(r, "loopback_network", "%s", no_net.msg);
+    st = report_gpu_lane(r, a, gpu, err);
     gy_report_text(r, "checked", "every byte of every put");
     gy_report_section_end(r);
-    return judge_lane(a, &inside, err);
+    return st < 0 ? st : judge_lane(a, &inside, err);
 }
 
 static gy_status inspect_model(gy_report *r, const gy_args *a, gy_err *err) {
@@ -363,6 +407,8 @@ static gy_status inspect_run(gy_report *r, const gy_args *a, gy_err *err) {
         return gy_err_set(err, GY_E_ARG, "%s; usage: gyre inspect MODEL, or --cpu, or --transport",
                           a->kv ? "--kv needs a MODEL" : "nothing to look at");
     if (!a->n_pos && a->kv) return gy_err_set(err, GY_E_ARG, "--kv needs a MODEL");
+    if (!a->transport && strcmp(a->device, "cpu") != 0)
+        return gy_err_set(err, GY_E_ARG, "--device: found without --transport, which is what it is about here");
     GY_TRY(gy_cli_check_device(a, err));
     if (a->n_pos) GY_TRY(inspect_model(r, a, err));
     if (a->cpu) report_cpu(r, found);

@@ -18,7 +18,7 @@ static int is_cuda(const gy_args *a) {
 
 /* Several processes may have several. */
 static int takes_devices(const gy_args *a) {
-    return a->pd.prefill || a->pd.decode || a->pd.hybrid || a->bench.layouts || a->bench.cells.n;
+    return a->pd.prefill || a->pd.decode || a->pd.hybrid || a->bench.layouts || a->bench.cells.n || a->transport;
 }
 
 static gy_status no_such_device(const gy_args *a, gy_err *err) {

@@ -4,6 +4,7 @@
 #include "pd/chan.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define AT(member) offsetof(gy_args, pd.member)
@@ -28,6 +29,8 @@ static const gy_opt transfer_rows[] = {
     {"transfer-inflight-bytes", GY_OPT_SIZE, AT(inflight_bytes), "SIZE", 0, 0, "2G",
      "of KV that is under way at once, from one process"},
     {"transfer-descriptors", GY_OPT_I32, AT(descriptors), "N", 1, 1 << 16, "256", "copies of one piece"},
+    {"transport-min-share", GY_OPT_F64, AT(min_share), "F", 0, 1, "0.5; GPUs: 0.25",
+     "refuse a lane slower than F of a copy in memory (inspect --transport), between GPUs of 400 GB/s (workers too)"},
     {"transfer-errors", GY_OPT_WORD, AT(errors), "none|peer", 0, 0, "none",
      "UCX's error mode inside a host; peer is slower, for measuring"},
 };
@@ -95,7 +98,7 @@ int gy_cli_wants_workers(const gy_args *a) {
 static gy_status check_alone(const gy_args *a, gy_err *err) {
     static const char *const about[] = {"local-prefill-below",  "local-prefill-queue",     "worker-start-timeout",
                                         "transfer-chunk-bytes", "transfer-inflight-bytes", "transfer-descriptors",
-                                        "transfer-errors"};
+                                        "transfer-errors",      "transport-min-share"};
     static const char *const peers[] = {"cluster", "secret-file", "peer-timeout"};
     for (size_t i = 0; i < COUNT(about); i++)
         if (gy_opts_given(a->opts, about[i]))
@@ -134,7 +137,8 @@ static gy_status check_theirs(const gy_args *a, gy_err *err) {
                                          "transfer-chunk-bytes",
                                          "transfer-inflight-bytes",
                                          "transfer-descriptors",
-                                         "transfer-errors"};
+                                         "transfer-errors",
+                                         "transport-min-share"};
     for (size_t i = 0; i < COUNT(theirs); i++)
         if (gy_opts_given(a->opts, theirs[i]))
             return gy_err_set(err, GY_E_ARG,
@@ -206,7 +210,7 @@ static void set_peers(const gy_args *a, gyre_options *o) {
 gy_status gy_cli_set_workers(const gy_args *a, gy_err *err, gyre_options *o) {
     static const char *const levels[] = {"error", "warn", "info", "debug", "trace"};
     gy_xfer_limits l;
-    enum { ARGS = 7 };
+    enum { ARGS = 9, NUMBER = 32 };
     GY_TRY(gy_cli_check_workers(a, err));
     if (gy_cli_wants_peers(a)) set_peers(a, o);
     if (!gy_cli_wants_workers(a)) return GY_OK;
@@ -223,6 +227,13 @@ gy_status gy_cli_set_workers(const gy_args *a, gy_err *err, gyre_options *o) {
     if (a->pd.errors) {
         args[n++] = "--transfer-errors";
         args[n++] = "peer";
+    }
+    char *share = gy_arena_alloc(a->arena, NUMBER, 1);
+    if (!share) return gy_err_set(err, GY_E_NOMEM, "no memory for options");
+    if (!isnan(a->pd.min_share)) {
+        snprintf(share, NUMBER, "%.9g", a->pd.min_share);
+        args[n++] = "--transport-min-share";
+        args[n++] = share;
     }
     o->prefill = a->pd.prefill;
     o->decode = a->pd.decode;

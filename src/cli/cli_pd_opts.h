@@ -11,7 +11,7 @@ typedef struct gy_pd_args {
     gy_opt_u64 chunk_bytes, inflight_bytes;
     int32_t descriptors; /* 0: not given */
     int errors;          /* in the order of the words: none, peer */
-    double min_share;    /* inspect --transport */
+    double min_share;    /* of a copy in memory, or of NVLink; NAN: not given */
     /* across hosts */
     const char *peers, *etcd, *cluster, *secret_file; /* NULL: not given */
     double peer_timeout;                              /* seconds */

@@ -1,5 +1,5 @@
-/* The child is the receiver. Over the socket pair: its blob goes to the parent, then a byte for each put: 1 as it was
- * sent, 0 not. The round is in the note, and decides the bytes.
+/* Sender and receiver are children: what they load is gone with them. Over their socket pair: the receiver's blob, then
+ * a byte for each put: 1 as it was sent, 0 not. The round is in the note, and decides the bytes.
  */
 #include "pd/probe.h"
 
@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { WAIT_MS = 60000, SMALL = 64 };
+enum { WAIT_MS = 60000, SMALL = 64, SENDER = 1, RECEIVER = 2 /* epochs */ };
 
 typedef struct put_note {
     uint32_t round, bytes;
@@ -26,7 +26,8 @@ typedef struct put_note {
 
 typedef struct end {
     gy_xfer *x;
-    unsigned char *mem;
+    gy_device *dev;             /* NULL: the host's memory */
+    unsigned char *mem, *stage; /* stage: of the host, for what mem cannot be read or written by */
     size_t bytes;
     int fd;
     int n_done;
@@ -65,6 +66,33 @@ static int is_filled(const unsigned char *mem, size_t bytes, uint32_t round) {
     return 1;
 }
 
+static gy_status fill_end(end *e, size_t bytes, uint32_t round, gy_err *err) {
+    fill(e->stage, bytes, round);
+    return e->dev ? e->dev->copy(e->dev->arg, e->mem, e->stage, bytes, err) : GY_OK;
+}
+
+static int end_is_filled(end *e, size_t bytes, uint32_t round) {
+    if (e->dev && e->dev->copy(e->dev->arg, e->stage, e->mem, bytes, NULL) < 0) return 0;
+    return is_filled(e->stage, bytes, round);
+}
+
+static gy_status open_memory(end *e, size_t bytes, gy_err *err) {
+    int32_t region;
+    void *mem;
+    e->bytes = bytes;
+    if (!e->dev) {
+        GY_TRY(gy_xfer_region_alloc(e->x, bytes, err, &region, &mem));
+        e->mem = e->stage = mem;
+        return GY_OK;
+    }
+    e->mem = e->dev->alloc(e->dev->arg, bytes);
+    e->stage = gy_mem_map_pages(GY_MEM_PD, bytes);
+    if (!e->mem || !e->stage)
+        return gy_err_set(err, GY_E_NOMEM, "transport: no memory for %zu bytes on GPU %d and in the host", bytes,
+                          e->dev->ordinal);
+    return gy_xfer_region_map(e->x, e->mem, bytes, err, &region);
+}
+
 static gy_status open_end(end *e, const gy_probe_opts *o, uint64_t epoch,
                           void (*on_done)(void *, gy_xfer_op *, gy_status),
                           void (*on_note)(void *, uint64_t, const void *, size_t), gy_err *err) {
@@ -76,13 +104,10 @@ static gy_status open_end(end *e, const gy_probe_opts *o, uint64_t epoch,
                       .user = e,
                       .on_done = on_done,
                       .on_note = on_note};
-    int32_t region;
-    void *mem;
+    if (o->open_device) GY_TRY(o->open_device(o->arg, epoch == RECEIVER, err, &e->dev));
+    x.device = e->dev;
     GY_TRY(gy_xfer_open(&x, err, &e->x));
-    GY_TRY(gy_xfer_region_alloc(e->x, o->bytes, err, &region, &mem));
-    e->mem = mem;
-    e->bytes = o->bytes;
-    return GY_OK;
+    return open_memory(e, o->bytes, err);
 }
 
 /* ---- the receiver ------------------------------------------------------------------------------------------------ */
@@ -99,7 +124,7 @@ static void got_note(void *user, uint64_t epoch, const void *bytes, size_t len) 
     put_note n = {0};
     (void)epoch;
     if (len == sizeof n) memcpy(&n, bytes, sizeof n);
-    unsigned char good = n.bytes > 0 && n.bytes <= e->bytes && is_filled(e->mem, n.bytes, n.round);
+    unsigned char good = n.bytes > 0 && n.bytes <= e->bytes && end_is_filled(e, n.bytes, n.round);
     if (send(e->fd, &good, 1, MSG_NOSIGNAL) != 1) e->status = GY_E_PEER;
 }
 
@@ -118,7 +143,7 @@ static _Noreturn void receive(int fd, const gy_probe_opts *o) {
     end e = {.fd = fd};
     gy_err err = {0};
     size_t n = 0;
-    gy_status st = open_end(&e, o, 2, got_done, got_note, &err);
+    gy_status st = open_end(&e, o, RECEIVER, got_done, got_note, &err);
     if (st >= 0) st = gy_xfer_export(e.x, blob, sizeof blob, &n, &err);
     int32_t head[2] = {st, (int32_t)(st < 0 ? strlen(err.msg) : n)};
     if (send(fd, head, sizeof head, MSG_NOSIGNAL) != (ssize_t)sizeof head ||
@@ -201,11 +226,11 @@ static double median(int64_t *ns, int n) {
 static gy_status time_puts(end *e, gy_xfer_peer *peer, const gy_probe_opts *o, gy_err *err, gy_probe_result *r) {
     int64_t ns[GY_PROBE_ROUNDS + 1], small[GY_PROBE_ROUNDS];
     for (uint32_t i = 0; i <= GY_PROBE_ROUNDS; i++) { /* the first one also touches the pages */
-        fill(e->mem, o->bytes, i);
+        GY_TRY(fill_end(e, o->bytes, i, err));
         GY_TRY(put(e, peer, &o->limits, o->bytes, i, err, &ns[i]));
     }
     for (uint32_t i = 0; i < GY_PROBE_ROUNDS; i++) {
-        fill(e->mem, SMALL, 100 + i);
+        GY_TRY(fill_end(e, SMALL, 100 + i, err));
         GY_TRY(put(e, peer, &o->limits, SMALL, 100 + i, err, &small[i]));
     }
     r->put_gbs = (double)o->bytes / median(ns + 1, GY_PROBE_ROUNDS);
@@ -230,6 +255,20 @@ static gy_status time_copies(size_t bytes, gy_err *err, gy_probe_result *r) {
     return st;
 }
 
+static gy_status time_device_copies(const end *e, gy_err *err, gy_probe_result *r) {
+    int64_t ns[GY_PROBE_ROUNDS];
+    char *to = e->dev->alloc(e->dev->arg, e->bytes);
+    gy_status st = to ? GY_OK : gy_err_set(err, GY_E_NOMEM, "no memory for %zu bytes on a GPU", e->bytes);
+    for (int i = -1; i < GY_PROBE_ROUNDS && st == GY_OK; i++) {
+        int64_t t = gy_clock_ns();
+        st = e->dev->copy(e->dev->arg, to, e->mem, e->bytes, err);
+        if (i >= 0) ns[i] = gy_clock_ns() - t;
+    }
+    if (st == GY_OK) r->copy_gbs = (double)e->bytes / median(ns, GY_PROBE_ROUNDS);
+    e->dev->free(e->dev->arg, to);
+    return st;
+}
+
 static gy_status send_all(int fd, const gy_probe_opts *o, gy_err *err, gy_probe_result *r) {
     static const struct timeval limit = {.tv_sec = WAIT_MS / 1000};
     char *blob = gy_mem_alloc(GY_MEM_PD, GY_XFER_MAX_BLOB, 1);
@@ -238,40 +277,78 @@ static gy_status send_all(int fd, const gy_probe_opts *o, gy_err *err, gy_probe_
     size_t n = 0;
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     gy_status st = blob ? take_blob(fd, err, blob, &n) : gy_err_set(err, GY_E_NOMEM, "no memory for a blob");
-    if (st >= 0) st = open_end(&e, o, 1, got_done, no_note, err);
+    if (st >= 0) st = open_end(&e, o, SENDER, got_done, no_note, err);
     if (st >= 0) st = gy_xfer_import(e.x, blob, n, err, &peer);
     if (st >= 0) snprintf(r->lanes, sizeof r->lanes, "%s", gy_xfer_lanes(peer));
     if (st >= 0) st = time_puts(&e, peer, o, err, r);
-    if (st >= 0) st = time_copies(o->bytes, err, r);
+    if (st >= 0) st = e.dev ? time_device_copies(&e, err, r) : time_copies(o->bytes, err, r);
     gy_xfer_peer_drop(peer);
     gy_xfer_close(e.x);
     gy_mem_free(blob);
     return st;
 }
 
+/* ---- the parent -------------------------------------------------------------------------------------------------- */
+
+typedef struct verdict {
+    gy_status status;
+    gy_err err;
+    gy_probe_result r;
+} verdict;
+
+static pid_t fork_child(void) {
+    pid_t parent = getpid(), child = fork();
+    if (child) return child;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    return 0;
+}
+
+static void reap(pid_t child) {
+    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR) {
+    }
+}
+
+static gy_status both_ends(const gy_probe_opts *o, gy_err *err, gy_probe_result *r) {
+    int fd[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd) < 0)
+        return gy_err_set(err, GY_E_IO, "transport: no socket: %s", strerror(errno));
+    pid_t child = fork_child();
+    if (child == 0) {
+        close(fd[0]);
+        receive(fd[1], o);
+    }
+    close(fd[1]);
+    gy_status st =
+        child < 0 ? gy_err_set(err, GY_E_IO, "transport: no process: %s", strerror(errno)) : send_all(fd[0], o, err, r);
+    close(fd[0]);
+    reap(child);
+    return st;
+}
+
+static _Noreturn void send_from_child(int fd, const gy_probe_opts *o) {
+    verdict v = {.r.bytes = o->bytes};
+    v.status = both_ends(o, &v.err, &v.r);
+    _exit(send(fd, &v, sizeof v, MSG_NOSIGNAL) != (ssize_t)sizeof v);
+}
+
 gy_status gy_probe(const gy_probe_opts *o, gy_err *err, gy_probe_result *out) {
     int fd[2];
-    gy_probe_result r = {.bytes = o->bytes};
-    pid_t parent = getpid();
+    verdict v = {0};
     GY_TRY(gy_xfer_limits_check(&o->limits, err));
     if (o->bytes < SMALL || o->bytes > UINT32_MAX || o->bytes % 8)
         return gy_err_set(err, GY_E_ARG, "transport: found puts of %zu bytes, expected 64 to 4 G, a multiple of 8",
                           o->bytes);
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd) < 0)
         return gy_err_set(err, GY_E_IO, "transport: no socket: %s", strerror(errno));
-    pid_t child = fork();
-    if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent) _exit(1);
-        close(fd[0]);
-        receive(fd[1], o);
-    }
+    pid_t child = fork_child();
+    if (child == 0) send_from_child(fd[1], o);
     close(fd[1]);
-    gy_status st = child < 0 ? gy_err_set(err, GY_E_IO, "transport: no process: %s", strerror(errno))
-                             : send_all(fd[0], o, err, &r);
+    ssize_t n = child < 0 ? -1 : recv(fd[0], &v, sizeof v, MSG_WAITALL);
     close(fd[0]);
-    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR) {
-    }
-    if (st >= 0) *out = r;
-    return st;
+    reap(child);
+    if (n != (ssize_t)sizeof v) return gy_err_set(err, GY_E_PEER, "transport: the sending process is gone");
+    if (v.status < 0) return gy_err_set(err, v.status, "%s", v.err.msg);
+    *out = v.r;
+    return GY_OK;
 }

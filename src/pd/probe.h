@@ -1,7 +1,8 @@
 /* Is the way that KV would travel a good one? Two processes open a transport as workers do, one writes into the
  * other's memory, which checks every byte; then the same is timed, beside a plain copy in memory.
  *
- * Forks: for a program that has one thread and has not used UCX.
+ * Forks twice, and touches neither UCX nor a device itself: for a program that has one thread and has not used them
+ * either.
  */
 #ifndef GY_PD_PROBE_H
 #define GY_PD_PROBE_H
@@ -14,12 +15,15 @@ typedef struct gy_probe_opts {
     size_t bytes;     /* of one put */
     int across_hosts; /* 1: messages and keys as between hosts, over the device lo */
     gy_xfer_limits limits;
+    /* NULL: the host's memory. Else a device for each process, called there. */
+    gy_status (*open_device)(void *arg, int is_receiver, gy_err *err, gy_device **out);
+    void *arg;
 } gy_probe_opts;
 
 typedef struct gy_probe_result {
     char lanes[128];
     size_t bytes;
-    double put_gbs, copy_gbs; /* medians, 1e9 bytes a second: until the bytes are there; memcpy of as much */
+    double put_gbs, copy_gbs; /* medians, 1e9 bytes a second: until the bytes are there; a copy within one memory */
     double latency_us;        /* of 64 bytes */
 } gy_probe_result;
 

@@ -64,6 +64,7 @@ static void connected(gy_worker *w, gy_peer *p) {
         snprintf(p->err.msg, sizeof p->err.msg, "%s", p->lanes);
     else
         gy_log(GY_LOG_WARN, "transfer", "a worker cannot be written to", "reason=\"%s\"", p->err.msg);
+    w->is_stale |= p->state == GY_PEER_FAILED && w->has_lost;
     say_status(w, (gy_msg){.kind = GY_MSG_CONNECTED, .peer = p->epoch}, &p->err);
 }
 
@@ -155,7 +156,7 @@ static gy_status take_gone(gy_worker *w, const gy_msg *m, gy_err *err) {
     }
     if (w->n_gone == GY_WORKER_MAX_PEERS)
         return gy_err_set(err, GY_E_LIMIT, "message gone: of more than %d workers at once", GY_WORKER_MAX_PEERS);
-    w->is_stale |= p && p->state == GY_PEER_UP && w->o.xfer.device;
+    w->has_lost |= p && p->state == GY_PEER_UP && w->o.xfer.device;
     if (p) p->state = GY_PEER_GONE;
     w->n_gone++;
     gy_worker_tell_xfer(w, (gy_rec){.kind = GY_REC_GONE, .ptr = p, .serial = m->peer});
@@ -362,11 +363,9 @@ static gy_status unsafe(gy_err *why) {
     return gy_err_set(why, GY_E_PEER, "a worker that was cut off cannot be kept from writing here");
 }
 
-/* What this process has mapped of a dead one's device memory stays mapped while it lives (UCX keeps it:
- * measured, 1.22), so that memory is not given back, and a new worker there may be written to in the old one's place.
- */
+/* What is mapped of a dead one's device memory may stay mapped; then no other is reached in its place. */
 static gy_status stale(gy_err *why) {
-    return gy_err_set(why, GY_E_PEER, "a worker that this one wrote to on a GPU is gone; this one begins anew");
+    return gy_err_set(why, GY_E_PEER, "a worker on a GPU is not reached behind one that is gone; this one begins anew");
 }
 
 gy_status gy_worker_turn(gy_worker *w, gy_err *err) {

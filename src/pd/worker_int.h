@@ -203,7 +203,8 @@ struct gy_worker {
     uint64_t next_serial;
     gy_peer *peers;
     int32_t n_peer, n_asked, n_gone; /* n_gone: under way */
-    int is_unsafe, is_stale;
+    int is_unsafe;
+    int has_lost, is_stale; /* a peer on a device is gone; behind it one was not reached */
     int is_stopping;
     uint8_t *slot_used; /* [2 * max_handoff] */
     float *hidden, *gates;

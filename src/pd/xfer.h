@@ -56,6 +56,9 @@ typedef struct gy_xfer_limits {
 } gy_xfer_limits;
 void gy_xfer_limits_default(gy_xfer_limits *l);
 gy_status gy_xfer_limits_check(const gy_xfer_limits *l, gy_err *err);
+/* What least_gbs below should be: that share of what NVLink gives two H200s (400); NAN: a quarter, which PCIe never
+ * reaches and NVLink does on its worst day. */
+double gy_xfer_least_gbs(double share);
 
 typedef struct gy_xfer_opts {
     gy_xfer_kind kind;
@@ -67,7 +70,7 @@ typedef struct gy_xfer_opts {
     /* NULL: no region lies on a device. Lives longer than x. open binds the calling thread to it before any call of
      * UCX; ucx: cuda_ipc and cuda_copy join the lanes. Inside a host only (across_hosts: GY_E_UNSUPPORTED). */
     const gy_device *device;
-    size_t piece_bytes; /* ucx: of one put of device memory; 0: 16 MiB */
+    size_t piece_bytes; /* ucx: of one put of device memory, for measuring; 0: all that is contiguous */
     /* Of device memory: a new peer is refused (GY_E_PEER) when the lane to it carries less, in 1e9 bytes a second, or
      * other bytes; 0: nothing is proved (xfer_prove.c). The same at both ends. */
     double least_gbs;

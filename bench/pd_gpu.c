@@ -28,7 +28,7 @@
 #define MIB ((size_t)1 << 20)
 #define POOL (2048 * MIB)
 #define STAGE (64 * MIB)
-enum { N_LIFE = 4, MAX_REP = 16, MAX_OP = 16, MAX_DESC = 256 };
+enum { N_LIFE = 3, MAX_REP = 16, MAX_OP = 16, MAX_DESC = 256 };
 
 typedef struct put_op {
     gy_xfer_op op;
@@ -257,10 +257,9 @@ static double median(int64_t *ns, int n) {
 static void time_one(end *e, int life, size_t bytes, int n_desc, int n_rep) {
     static put_op p;
     int64_t call[MAX_REP], done[MAX_REP], note[MAX_REP];
-    static uint32_t n_note;
-    uint32_t round = 0;
+    static uint32_t n_note, round;
+    move_words(e, bytes, ++round, 0);
     for (int i = -1; i < n_rep; i++) {
-        if (i <= 0) move_words(e, bytes, round = (uint32_t)(bytes / 65536 + (size_t)n_desc) % 251u + 1, 0);
         prepare(&p, bytes, n_desc, ++n_note);
         post(e, &p);
         int64_t t = gy_clock_ns(), until = t + 5000000000;
@@ -475,6 +474,7 @@ static void outlive_receivers(const setup *s) {
     for (int life = 0; life < N_LIFE; life++) {
         ask_main('N');
         join(&e, life, &got);
+        ask_main('M');
         time_one(&e, life, 256 * MIB, 1, 5);
         if (life + 1 < N_LIFE) lose_one(&e, life);
     }
@@ -503,7 +503,9 @@ static void write_again(const setup *s) {
 
 static void show_memory(void) {
     char text[128];
-    FILE *f = popen("nvidia-smi --query-gpu=index,memory.used --format=csv,noheader", "r");
+    FILE *f = popen("nvidia-smi --query-gpu=index,memory.used --format=csv,noheader; "
+                    "nvidia-smi --query-compute-apps=pid,used_memory --format=csv,noheader",
+                    "r");
     printf("  memory used:");
     while (f && fgets(text, sizeof text, f)) printf(" [%.*s]", (int)strcspn(text, "\n"), text);
     printf("\n");
@@ -608,7 +610,7 @@ static void kill_sender(const setup *s) {
 }
 
 int main(int argc, char **argv) {
-    const setup plain = {0}, errors = {.peer_errors = 1}, unbound = {.is_unbound = 1};
+    const setup plain = {0}, errors = {.peer_errors = 1, .least_gbs = 100}, unbound = {.is_unbound = 1};
     const setup proved = {.least_gbs = 100}, refused = {.least_gbs = 10000};
     signal(SIGPIPE, SIG_IGN);
     for (int i = 1; i < argc; i++) {
@@ -622,7 +624,7 @@ int main(int argc, char **argv) {
         if (!strcmp(a, "ipc")) run(a, send_ipc, &plain);
         if (!strcmp(a, "errors")) run(a, send_puts, &errors);
         if (!strcmp(a, "unbound")) run(a, send_unbound, &unbound);
-        if (!strcmp(a, "kill-receiver")) run(a, outlive_receivers, &plain);
+        if (!strcmp(a, "kill-receiver")) run(a, outlive_receivers, &proved);
         if (!strcmp(a, "kill-receiver-errors")) run(a, outlive_receivers, &errors);
         if (!strcmp(a, "kill-sender")) kill_sender(&plain);
         if (!strcmp(a, "memory")) show_memory();

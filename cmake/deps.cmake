@@ -35,7 +35,8 @@ gy_shared_dep(dep_crypto openssl/crypto.h crypto libssl-dev)
 gy_shared_dep(dep_curl curl/curl.h curl libcurl4-openssl-dev)
 gy_shared_dep(dep_edit histedit.h edit libedit-dev)
 # UCX moves KV between workers. Only its headers are needed here: src/pd/ucx_api.h loads it when it is used.
-# -DUCX_ROOT=... takes another build of it (PyPI's libucx-cu13, for GPU memory).
+# -DUCX_ROOT=... takes another build of it and no other. GPU memory needs one with CUDA; PyPI's libucx-cu13 is also found when it
+# lies unpacked beside the program (docs/pd.md), and needs no option.
 set(UCX_ROOT "" CACHE PATH "UCX to take instead of the system's")
 find_path(dep_ucx_inc ucp/api/ucp.h HINTS ${UCX_ROOT}/include)
 if(NOT dep_ucx_inc)

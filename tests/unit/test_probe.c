@@ -2,6 +2,7 @@
 #include "base_test.h"
 
 #include "pd/probe.h"
+#include "support/fake_device.h"
 
 static void probe(int across_hosts, size_t chunk, size_t bytes, const char *lane) {
     gy_probe_opts o = {.bytes = bytes, .across_hosts = across_hosts};
@@ -28,6 +29,32 @@ static void over_a_network(void **state) {
     probe(1, 1 << 20, 4 << 20, "tcp");
 }
 
+static gy_status open_fake(void *arg, int is_receiver, gy_err *err, gy_device **out) {
+    static fake_device f; /* of the process that this is */
+    (void)arg, (void)is_receiver, (void)err;
+    fake_device_open(&f, 0);
+    *out = &f.dev;
+    return GY_OK;
+}
+
+static gy_status open_none(void *arg, int is_receiver, gy_err *err, gy_device **out) {
+    (void)arg, (void)out;
+    return is_receiver ? gy_err_set(err, GY_E_DEVICE, "no such GPU") : GY_E_BUG;
+}
+
+static void between_devices(void **state) {
+    (void)state;
+    gy_probe_opts o = {.bytes = 1 << 20, .open_device = open_fake};
+    gy_probe_result r;
+    gy_err err = {0};
+    gy_xfer_limits_default(&o.limits);
+    if (gy_probe(&o, &err, &r) < 0) fail_msg("%s", err.msg);
+    assert_true(r.put_gbs > 0.001 && r.copy_gbs > 0.01 && r.latency_us > 0);
+    o.open_device = open_none;
+    assert_int_equal(gy_probe(&o, &err, &r), GY_E_DEVICE);
+    assert_string_equal(err.msg, "no such GPU");
+}
+
 static void refused(void **state) {
     (void)state;
     gy_probe_opts o = {.bytes = 13};
@@ -44,6 +71,6 @@ static void refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(inside_a_host), cmocka_unit_test(over_a_network),
-                                       cmocka_unit_test(refused)};
+                                       cmocka_unit_test(between_devices), cmocka_unit_test(refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

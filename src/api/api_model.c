@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "engine/kvmem.h"
 #include "tensor/safetensors.h"
 
 #include <stdio.h>
@@ -152,9 +153,10 @@ gy_status gy_api_model_open_backend(gy_api_model *m, const gy_api_load_opts *lo,
     return gy_backend_ref_create(m->act, err, &m->be);
 }
 
-/* A host maps its weights and need not hold them; a device must. */
+/* KV of the type that is asked for, and memory: a host maps its weights and need not hold them; a device must. */
 static gy_status check_fits(const gy_api_model *m, const gy_engine_opts *e, gy_err *err) {
     size_t weights, have = m->be->is_host ? 0 : m->be->ops->mem_available(m->be);
+    GY_TRY(gy_kvmem_check_type(m->be, gy_kv_type_dtype(e->kv_type, m->act), err));
     if (!have) return GY_OK;
     GY_TRY(gy_model_device_bytes(m->dir, m->act, m->form, m->quant_head, err, &weights));
     return gy_engine_check_fits(&m->d, m->act, e, weights, have, err);

@@ -35,8 +35,8 @@ typedef struct gy_api_load_opts {
     const gy_ops_limits *limits;
     void (*progress)(void *arg, size_t done_bytes, size_t total_bytes); /* may be NULL */
     void *progress_arg;
-    /* May be NULL. An engine with these options will be opened: what cannot fit into the backend's memory is refused
-     * before the weights are read. */
+    /* May be NULL. An engine with these options will be opened: KV that the backend does not compute with, and
+     * what cannot fit into its memory, is refused before the weights are read. */
     const gy_engine_opts *engine;
 } gy_api_load_opts;
 

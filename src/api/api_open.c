@@ -68,6 +68,7 @@ void gyre_options_default(gyre_options *o, size_t size) {
                       .max_queue = e.sched.max_queue,
                       .prefix_cache = 1,
                       .kv_layout = "last_exited",
+                      .kv_dtype = "auto",
                       .kv_fraction = e.kv_fraction,
                       .park_bytes = e.park_bytes,
                       .policy = "fcfs",
@@ -105,6 +106,7 @@ static gy_status complete(const gyre_options *o, gy_err *err, gyre_options *full
     if (!full->pack) full->pack = d.pack;
     if (!full->backend) full->backend = d.backend;
     if (!full->kv_layout) full->kv_layout = d.kv_layout;
+    if (!full->kv_dtype) full->kv_dtype = d.kv_dtype;
     if (!full->policy) full->policy = d.policy;
     if (!full->reserve) full->reserve = d.reserve;
     if (!full->preempt) full->preempt = d.preempt;
@@ -154,6 +156,7 @@ static gy_status engine_opts(const gyre_options *o, gy_err *err, gy_engine_opts 
         return gy_err_set(err, GY_E_ARG, "threads: found %d, expected 0 to 4096", o->threads);
     GY_TRY(sched_opts(o, err, &e.sched));
     GY_TRY(gy_kv_layout_parse(o->kv_layout, err, &e.kv_layout, &e.cyclic_k));
+    GY_TRY(gy_kv_type_parse(o->kv_dtype, err, &e.kv_type));
     e.sched.max_rows = o->max_rows;
     e.sched.max_seqs = o->max_seqs;
     e.sched.max_queue = o->max_queue + o->max_seqs;
@@ -200,6 +203,11 @@ static gy_status open_queues(gyre *g, const gyre_options *o, gy_err *err) {
     return GY_OK;
 }
 
+static const char *kv_dtype(const gyre *g) {
+    if (g->host->plan.kv_type) return g->host->plan.kv_type;
+    return g->m.act == GY_BF16 ? "bf16" : "f32";
+}
+
 static void set_info(gyre *g) {
     const gy_engine_plan *p = &g->host->plan;
     const gy_model_desc *d = &g->m.d;
@@ -223,7 +231,8 @@ static void set_info(gyre *g) {
                           .workspace_bytes = p->workspace_bytes,
                           .weight_bytes = g->m.model ? g->m.model->weight_bytes : 0,
                           .plan = g->plan_text,
-                          .weights = gy_weight_form_name(g->m.form)};
+                          .weights = gy_weight_form_name(g->m.form),
+                          .kv_dtype = kv_dtype(g)};
     if (p->free_bytes) gy_engine_plan_text(p, g->plan_text);
 }
 

@@ -54,6 +54,7 @@ static void put_engine(command *c, const gy_api_model *m, const gy_engine_opts *
     flag_int(c, "--max-len", e->max_len);
     if (e->max_loops) flag_int(c, "--max-loops", e->max_loops);
     flag(c, "--kv-layout", o->kv_layout);
+    flag(c, "--kv-dtype", gy_kv_type_name(e->kv_type));
     flag_int(c, "--kv-blocks", e->kv_blocks);
     flag_int(c, "--park-bytes", (int64_t)e->park_bytes);
     flag(c, "--prefix-cache", e->prefix_cache ? "on" : "off");

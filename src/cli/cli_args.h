@@ -52,6 +52,7 @@ typedef struct gy_args {
     int backend; /* -1 not given, 0 ref, 1 cpu */
     int32_t threads, max_rows, max_seqs, max_len, kv_blocks;
     const char *kv_layout;
+    const char *kv_dtype;
     int prefix_cache; /* 0 on, 1 off */
     gy_pd_args pd;
     int32_t max_queue, prefill_chunk, fuse_loops, min_coda; /* 0: not given */

@@ -47,6 +47,7 @@ static gy_status set_engine(const gy_args *a, gy_err *err, gyre_options *o) {
     o->max_len = a->max_len;
     o->prefix_cache = gy_opts_given(a->opts, "prefix-cache") ? a->prefix_cache == 0 : 1;
     o->kv_layout = a->kv_layout;
+    o->kv_dtype = a->kv_dtype;
     o->kv_blocks = e.kv_blocks;
     o->kv_bytes = e.kv_bytes;
     o->kv_fraction = e.kv_fraction;

@@ -116,6 +116,7 @@ static gy_status check_theirs(const gy_args *a, gy_err *err) {
                                          "max-seqs",
                                          "prefix-cache",
                                          "kv-layout",
+                                         "kv-dtype",
                                          "kv-blocks",
                                          "kv-bytes",
                                          "kv-fraction",

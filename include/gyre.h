@@ -176,6 +176,12 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
      * scale for each token, depth, layer and head, about half the bytes of BF16. It changes results (docs/quantised.md)
      * and is for the processor; a GPU refuses it. */
     const char *kv_dtype;
+
+    /* A file that keeps what is made while loading (weights in fewer bits, copies for products), so that the next start
+     * reads it instead: "off" (default), "auto" (in the model's folder), "auto:FOLDER" (in FOLDER where the model's
+     * cannot be written), or its path. About as large as the weights. One that does not fit is written anew; results
+     * are the same. */
+    const char *pack_cache;
 } gyre_options;
 
 GYRE_API void gyre_options_default(gyre_options *o, size_t size); /* size: sizeof *o */

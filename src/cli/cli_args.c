@@ -126,6 +126,9 @@ static const gy_opt device_rows[] = {
      "with --weights fp8, int8 or int4: the LM head too"},
     {"pack", GY_OPT_WORD, AT(pack), "auto|on|off", 0, 0, "auto, where they take at most half of the free memory",
      "copies of the weights for faster products on the processor; results are the same"},
+    {"pack-cache", GY_OPT_STR, AT(pack_cache), "off|auto|FILE", 0, 0, "off",
+     "keep what loading makes of the weights in a file about as large, so that the next start is fast; auto: in the "
+     "model's folder, or else in ~/.cache/gyre"},
     {"device", GY_OPT_STR, AT(device), "cpu|cuda|cuda:N", 0, 0, "cpu", "where the model runs"},
     {"threads", GY_OPT_I32, AT(threads), "N", 1, 1024, "physical cores", "results do not depend on it"},
     {"max-rows", GY_OPT_I32, AT(max_rows), "N", 1, 65536, "256", "rows of one pass; results do not depend on it"},

@@ -110,6 +110,7 @@ static gy_status check_theirs(const gy_args *a, gy_err *err) {
                                          "weights",
                                          "weights-head",
                                          "pack",
+                                         "pack-cache",
                                          "threads",
                                          "backend",
                                          "max-rows",

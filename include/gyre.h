@@ -94,7 +94,8 @@ typedef struct gyre gyre;
 typedef struct gyre_options { /* strings are read during gyre_open only */
     size_t size;              /* of this struct, set by gyre_options_default */
 
-    const char *dtype;   /* of activations and KV: "auto" (the dtype of most weights; default), "f32", "bf16" */
+    const char *dtype; /* of activations, and of KV (see kv_dtype): "auto" (the dtype of most weights; default), "f32",
+                          "bf16" */
     const char *backend; /* "auto" (cpu where the processor can, else ref; default), "cpu", "ref" (plain C, slow),
                             "cuda", "cuda:N" (needs libgyre_cuda.so beside the program or library). With workers
                             also a list, "cuda:0,cuda:1": their GPUs in the order prefill, decode, hybrid, from the
@@ -172,6 +173,17 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
      * are mapped: "auto" (copies where they take at most half of the free memory; default), "on", "off". Results are
      * the same. Copies take the room of the weights in memory of the process; pages of the files are then not kept. */
     const char *pack;
+
+    /* What K and V are held in: "auto" (dtype; default), "f32", "bf16" (where dtype is that), or "int8": 8 bits with a
+     * scale for each token, depth, layer and head, about half the bytes of BF16. It changes results (docs/quantised.md)
+     * and is for the processor; a GPU refuses it. */
+    const char *kv_dtype;
+
+    /* A file that keeps what is made while loading (weights in fewer bits, copies for products), so that the next start
+     * reads it instead: "off" (default), "auto" (in the model's folder), "auto:FOLDER" (in FOLDER where the model's
+     * cannot be written), or its path. About as large as the weights. One that does not fit is written anew; results
+     * are the same. */
+    const char *pack_cache;
 } gyre_options;
 
 GYRE_API void gyre_options_default(gyre_options *o, size_t size); /* size: sizeof *o */
@@ -199,8 +211,9 @@ typedef struct gyre_info { /* constant; lives as long as the handle */
     int64_t kv_tokens;               /* full-depth tokens that the pool holds */
     const char *kv_limit;            /* what decided its size: "memory", "kv_blocks", ... */
     size_t park_bytes, workspace_bytes, weight_bytes;
-    const char *plan;    /* what takes how much memory and what limits, a line for a person; "" with workers */
-    const char *weights; /* gyre_options.weights; "auto" with workers on other hosts */
+    const char *plan;     /* what takes how much memory and what limits, a line for a person; "" with workers */
+    const char *weights;  /* gyre_options.weights; "auto" with workers on other hosts */
+    const char *kv_dtype; /* "f32", "bf16", "int8" */
 } gyre_info;
 GYRE_API const gyre_info *gyre_get_info(const gyre *g);
 

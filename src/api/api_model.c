@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "engine/kvmem.h"
 #include "tensor/safetensors.h"
 
 #include <stdio.h>
@@ -115,6 +116,18 @@ gy_status gy_api_model_set_pack(gy_api_model *m, const char *pack, gy_err *err) 
     return GY_OK;
 }
 
+gy_status gy_api_model_set_cache(gy_api_model *m, const char *cache, gy_err *err) {
+    int has_home = !strncmp(cache, "auto:", 5) && cache[5], is_auto = has_home || !strcmp(cache, "auto");
+    int is_file = !is_auto && strcmp(cache, "off") != 0;
+    if (!*cache || (is_file && gy_dir_exists(cache)))
+        return gy_err_set(err, GY_E_ARG, "pack_cache: found %s'%.900s', expected off, auto or a file",
+                          *cache ? "the folder " : "", cache);
+    m->cache_text = cache;
+    m->cache = (gy_pack_where){
+        .file = is_file ? cache : NULL, .beside = is_auto, .home = has_home ? cache + sizeof "auto:" - 1 : NULL};
+    return GY_OK;
+}
+
 gy_status gy_api_model_settle_pack(gy_api_model *m, size_t have, gy_err *err) {
     size_t weights;
     if (m->pack != GY_PACK_AUTO) return GY_OK;
@@ -152,9 +165,10 @@ gy_status gy_api_model_open_backend(gy_api_model *m, const gy_api_load_opts *lo,
     return gy_backend_ref_create(m->act, err, &m->be);
 }
 
-/* A host maps its weights and need not hold them; a device must. */
+/* KV of the type that is asked for, and memory: a host maps its weights and need not hold them; a device must. */
 static gy_status check_fits(const gy_api_model *m, const gy_engine_opts *e, gy_err *err) {
     size_t weights, have = m->be->is_host ? 0 : m->be->ops->mem_available(m->be);
+    GY_TRY(gy_kvmem_check_type(m->be, gy_kv_type_dtype(e->kv_type, m->act), err));
     if (!have) return GY_OK;
     GY_TRY(gy_model_device_bytes(m->dir, m->act, m->form, m->quant_head, err, &weights));
     return gy_engine_check_fits(&m->d, m->act, e, weights, have, err);
@@ -167,6 +181,7 @@ gy_status gy_api_model_load(gy_api_model *m, const gy_api_load_opts *o, gy_err *
                              .form = m->form,
                              .quant_head = m->quant_head,
                              .pack = m->pack,
+                             .cache = m->cache,
                              .progress = o->progress,
                              .progress_arg = o->progress_arg};
     return gy_model_load(m->dir, &lo, err, &m->model);

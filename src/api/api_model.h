@@ -25,6 +25,8 @@ typedef struct gy_api_model {
     gy_weight_form form;
     int quant_head; /* model.h */
     gy_pack pack;
+    const char *cache_text; /* of gy_api_model_set_cache */
+    gy_pack_where cache;
     gy_backend *be;
     gy_model *model;
 } gy_api_model;
@@ -35,8 +37,8 @@ typedef struct gy_api_load_opts {
     const gy_ops_limits *limits;
     void (*progress)(void *arg, size_t done_bytes, size_t total_bytes); /* may be NULL */
     void *progress_arg;
-    /* May be NULL. An engine with these options will be opened: what cannot fit into the backend's memory is refused
-     * before the weights are read. */
+    /* May be NULL. An engine with these options will be opened: KV that the backend does not compute with, and
+     * what cannot fit into its memory, is refused before the weights are read. */
     const gy_engine_opts *engine;
 } gy_api_load_opts;
 
@@ -46,6 +48,8 @@ gy_status gy_api_model_open(gy_api_model *m, const char *dir, const char *dtype,
 /* Of an open one, before it is loaded. weights: "auto", "bf16", "fp8", "int8", "int4". */
 gy_status gy_api_model_set_weights(gy_api_model *m, const char *weights, int quant_head, gy_err *err);
 gy_status gy_api_model_set_pack(gy_api_model *m, const char *pack, gy_err *err); /* "auto", "on", "off" */
+/* "off", "auto", "auto:FOLDER", or a path. Borrowed until load. */
+gy_status gy_api_model_set_cache(gy_api_model *m, const char *cache, gy_err *err);
 /* "auto" becomes "on" or "off", for a process that may take `have` bytes of the host (0: unknown). */
 gy_status gy_api_model_settle_pack(gy_api_model *m, size_t have, gy_err *err);
 /* What of `have` free bytes of the host (0: unknown) is left when weights in 8 bits or, with pack on, copies have been

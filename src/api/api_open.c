@@ -62,12 +62,14 @@ void gyre_options_default(gyre_options *o, size_t size) {
                       .dtype = "auto",
                       .weights = "auto",
                       .pack = "auto",
+                      .pack_cache = "off",
                       .backend = "auto",
                       .max_rows = e.sched.max_rows,
                       .max_seqs = e.sched.max_seqs,
                       .max_queue = e.sched.max_queue,
                       .prefix_cache = 1,
                       .kv_layout = "last_exited",
+                      .kv_dtype = "auto",
                       .kv_fraction = e.kv_fraction,
                       .park_bytes = e.park_bytes,
                       .policy = "fcfs",
@@ -103,8 +105,10 @@ static gy_status complete(const gyre_options *o, gy_err *err, gyre_options *full
     if (!full->dtype) full->dtype = d.dtype;
     if (!full->weights) full->weights = d.weights;
     if (!full->pack) full->pack = d.pack;
+    if (!full->pack_cache) full->pack_cache = d.pack_cache;
     if (!full->backend) full->backend = d.backend;
     if (!full->kv_layout) full->kv_layout = d.kv_layout;
+    if (!full->kv_dtype) full->kv_dtype = d.kv_dtype;
     if (!full->policy) full->policy = d.policy;
     if (!full->reserve) full->reserve = d.reserve;
     if (!full->preempt) full->preempt = d.preempt;
@@ -154,6 +158,7 @@ static gy_status engine_opts(const gyre_options *o, gy_err *err, gy_engine_opts 
         return gy_err_set(err, GY_E_ARG, "threads: found %d, expected 0 to 4096", o->threads);
     GY_TRY(sched_opts(o, err, &e.sched));
     GY_TRY(gy_kv_layout_parse(o->kv_layout, err, &e.kv_layout, &e.cyclic_k));
+    GY_TRY(gy_kv_type_parse(o->kv_dtype, err, &e.kv_type));
     e.sched.max_rows = o->max_rows;
     e.sched.max_seqs = o->max_seqs;
     e.sched.max_queue = o->max_queue + o->max_seqs;
@@ -200,6 +205,11 @@ static gy_status open_queues(gyre *g, const gyre_options *o, gy_err *err) {
     return GY_OK;
 }
 
+static const char *kv_dtype(const gyre *g) {
+    if (g->host->plan.kv_type) return g->host->plan.kv_type;
+    return g->m.act == GY_BF16 ? "bf16" : "f32";
+}
+
 static void set_info(gyre *g) {
     const gy_engine_plan *p = &g->host->plan;
     const gy_model_desc *d = &g->m.d;
@@ -223,7 +233,8 @@ static void set_info(gyre *g) {
                           .workspace_bytes = p->workspace_bytes,
                           .weight_bytes = g->m.model ? g->m.model->weight_bytes : 0,
                           .plan = g->plan_text,
-                          .weights = gy_weight_form_name(g->m.form)};
+                          .weights = gy_weight_form_name(g->m.form),
+                          .kv_dtype = kv_dtype(g)};
     if (p->free_bytes) gy_engine_plan_text(p, g->plan_text);
 }
 
@@ -236,6 +247,7 @@ static gy_status open_all(gyre *g, const char *dir, const gyre_options *o, gy_er
     GY_TRY(gy_api_model_open(&g->m, dir, has_peers ? "f32" : full.dtype, 1, err));
     if (!has_peers) GY_TRY(gy_api_model_set_weights(&g->m, full.weights, full.weights_head != 0, err));
     if (!has_peers) GY_TRY(gy_api_model_set_pack(&g->m, full.pack, err));
+    if (!has_peers) GY_TRY(gy_api_model_set_cache(&g->m, full.pack_cache, err));
     int64_t n_worker = (int64_t)full.prefill + full.decode + full.hybrid;
     if (!has_peers) GY_TRY(choose_max_len(g, full.backend, n_worker > 0 ? n_worker : 1, &e, err));
     GY_TRY(open_queues(g, &full, err));

@@ -76,9 +76,10 @@ static gy_status check_model(const gy_model_desc *d, const gy_pd_info *i, gy_err
 }
 
 static int is_sane(const gy_pd_info *i) {
-    return (i->dtype == GY_F32 || i->dtype == GY_BF16) && i->layout >= GY_KV_LAST_EXITED && i->layout <= GY_KV_CYCLIC &&
-           i->depth >= i->n_loop && i->depth <= GY_ENGINE_MAX_LOOPS && i->max_len > 0 && i->max_seqs > 0 &&
-           i->max_queue > 0 && i->max_handoff > 0;
+    int known = i->dtype == GY_F32 || i->dtype == GY_BF16 || i->dtype == GY_I8;
+    return known && i->layout >= GY_KV_LAST_EXITED && i->layout <= GY_KV_CYCLIC && i->depth >= i->n_loop &&
+           i->depth <= GY_ENGINE_MAX_LOOPS && i->max_len > 0 && i->max_seqs > 0 && i->max_queue > 0 &&
+           i->max_handoff > 0;
 }
 
 static gy_status at_least(const char *what, int32_t found, int32_t least, gy_err *err) {
@@ -105,6 +106,7 @@ static gy_engine_opts opts_of(const gy_pd_info *i, const gy_model_desc *d, const
     gy_engine_opts e = *own;
     e.kv_layout = (gy_kv_layout)i->layout;
     e.cyclic_k = i->cyclic_k;
+    e.kv_type = i->dtype == GY_I8 ? GY_KV_INT8 : GY_KV_AUTO;
     e.max_len = own->max_len && own->max_len < i->max_len ? own->max_len : i->max_len;
     e.max_loops = i->depth > d->n_loop ? i->depth : 0;
     e.max_handoff = i->max_handoff;

@@ -91,6 +91,7 @@ static void put_engine(command *c, const gy_api_model *m, const gy_engine_opts *
     if (m->form != GY_WEIGHTS_AS_FILE) flag(c, "--weights", gy_weight_form_name(m->form));
     if (m->quant_head) word(c, "--weights-head");
     flag(c, "--pack", gy_pack_name(m->pack));
+    if (gy_pack_where_any(&m->cache)) flag(c, "--pack-cache", m->cache_text);
     if (!dev->n) flag(c, "--backend", !strcmp(m->be->ops->name, "ref") ? "ref" : "cpu");
     flag_int(c, "--max-rows", e->sched.max_rows);
     flag_int(c, "--max-seqs", e->sched.max_seqs);
@@ -98,6 +99,7 @@ static void put_engine(command *c, const gy_api_model *m, const gy_engine_opts *
     flag_int(c, "--max-len", e->max_len);
     if (e->max_loops) flag_int(c, "--max-loops", e->max_loops);
     flag(c, "--kv-layout", o->kv_layout);
+    flag(c, "--kv-dtype", gy_kv_type_name(e->kv_type));
     if (e->kv_blocks)
         flag_int(c, "--kv-blocks", e->kv_blocks);
     else

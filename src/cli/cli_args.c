@@ -18,6 +18,7 @@ void gy_args_default(gy_args *a) {
         .log_level = 1, .dtype = -1, .weights = -1, .backend = -1, .max_rows = 256, .max_seqs = 16, .prefix_cache = 1};
     a->device = "cpu";
     a->kv_layout = "last_exited";
+    a->kv_dtype = "auto";
     a->prefill_share = a->watermark = a->kv_fraction = NAN;
     a->host = "127.0.0.1";
     a->port = 8000;
@@ -117,7 +118,7 @@ static const gy_opt latent_rows[] = {
 };
 static const gy_opt device_rows[] = {
     {"dtype", GY_OPT_WORD, AT(dtype), "f32|bf16", 0, 0, "what most weights are stored in; f32 for F16",
-     "of activations and KV"},
+     "of activations, and of KV without --kv-dtype"},
     {"weights", GY_OPT_WORD, AT(weights), "auto|bf16|fp8|int8|int4", 0, 0, "auto, as the file has them",
      "what weight matrices are held in; fp8 is E4M3, int8 and int4 are groups for integer products; they change "
      "results"},
@@ -125,17 +126,25 @@ static const gy_opt device_rows[] = {
      "with --weights fp8, int8 or int4: the LM head too"},
     {"pack", GY_OPT_WORD, AT(pack), "auto|on|off", 0, 0, "auto, where they take at most half of the free memory",
      "copies of the weights for faster products on the processor; results are the same"},
+    {"pack-cache", GY_OPT_STR, AT(pack_cache), "off|auto|FILE", 0, 0, "off",
+     "keep what loading makes of the weights in a file about as large, so that the next start is fast; auto: in the "
+     "model's folder, or else in ~/.cache/gyre"},
     {"device", GY_OPT_STR, AT(device), "cpu|cuda|cuda:N", 0, 0, "cpu",
      "where the model runs; several processes may have a list, cuda:0,cuda:1: prefill first, then decode, then hybrid"},
     {"threads", GY_OPT_I32, AT(threads), "N", 1, 1024, "physical cores", "results do not depend on it"},
     {"max-rows", GY_OPT_I32, AT(max_rows), "N", 1, 65536, "256", "rows of one pass; results do not depend on it"},
 };
+#define KV_DTYPE_ROW                                                                                                   \
+    {                                                                                                                  \
+        "kv-dtype", GY_OPT_STR, AT(kv_dtype), "auto|f32|bf16|int8", 0, 0, "auto, as --dtype",                          \
+            "what K and V are held in; int8: half the bytes of bf16, on the processor; it changes results"             \
+    }
 /* What decides the KV memory; also of inspect --kv. */
 #define KV_ROWS                                                                                                        \
     {"max-seqs", GY_OPT_I32, AT(max_seqs), "N", 1, 65536, "16", "sequences that run at once; the others wait"},        \
         {"kv-layout", GY_OPT_STR, AT(kv_layout), "LAYOUT", 0, 0, "last_exited", "last_exited, shared, or cyclic:K"},   \
-        {"kv-blocks", GY_OPT_I32, AT(kv_blocks),       "N",                                                            \
-         1,           BIG,        "see --kv-fraction", "KV memory in blocks of 16 tokens of one depth"},               \
+        KV_DTYPE_ROW, {"kv-blocks", GY_OPT_I32, AT(kv_blocks),       "N",                                              \
+                       1,           BIG,        "see --kv-fraction", "KV memory in blocks of 16 tokens of one depth"}, \
         {"kv-bytes", GY_OPT_SIZE, AT(kv_bytes),        "SIZE",                                                         \
          0,          0,           "see --kv-fraction", "KV memory in bytes; K, M, G are powers of 1024"},              \
         {"kv-fraction",                                                                                                \
@@ -182,6 +191,7 @@ static const gy_opt sched_rows[] = {
 };
 static const gy_opt layout_rows[] = {
     {"kv-layout", GY_OPT_STR, AT(kv_layout), "LAYOUT", 0, 0, "last_exited", "last_exited, shared, or cyclic:K"},
+    KV_DTYPE_ROW,
 };
 static const gy_opt debug_rows[] = {
     {"backend", GY_OPT_WORD, AT(backend), "ref|cpu", 0, 0, "cpu", "ref: plain C, slow, the definition of right"},
@@ -219,7 +229,7 @@ static const gy_opt inspect_rows[] = {
     {"max-len", GY_OPT_I32, AT(max_len), "N", 1, BIG, "the model's context", "with --kv: longest sequence"},
     {"max-rows", GY_OPT_I32, AT(max_rows), "N", 1, 65536, "256", "with --kv: rows of one pass"},
     {"dtype", GY_OPT_WORD, AT(dtype), "f32|bf16", 0, 0, "what most weights are stored in; f32 for F16",
-     "of activations and KV"},
+     "of activations, and of KV without --kv-dtype"},
     {"weights", GY_OPT_WORD, AT(weights), "auto|bf16|fp8|int8|int4", 0, 0, "auto, as the file has them",
      "what weight matrices are held in; fp8 is E4M3, int8 and int4 are groups for integer products; they change "
      "results"},

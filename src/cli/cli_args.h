@@ -48,10 +48,12 @@ typedef struct gy_args {
     int dtype;   /* -1 not given, 0 f32, 1 bf16 */
     int weights; /* -1 not given, 0 auto, else a gy_weight_form in the order of its words */
     int weights_head;
-    int pack;    /* a gy_pack */
-    int backend; /* -1 not given, 0 ref, 1 cpu */
+    int pack;               /* a gy_pack */
+    const char *pack_cache; /* NULL: off */
+    int backend;            /* -1 not given, 0 ref, 1 cpu */
     int32_t threads, max_rows, max_seqs, max_len, kv_blocks;
     const char *kv_layout;
+    const char *kv_dtype;
     int prefix_cache; /* 0 on, 1 off */
     gy_pd_args pd;
     int32_t max_queue, prefill_chunk, fuse_loops, min_coda; /* 0: not given */

@@ -29,12 +29,13 @@ static uint64_t hash_tensor(uint64_t h, const gy_tensor_info *t) {
     return gy_hash_bytes(h, (const char *)t->data + (t->bytes - n), n);
 }
 
-gy_status gy_batch_seed(const gy_cli_model *m, const char *kv_layout, gy_err *err, uint64_t *out) {
+gy_status gy_batch_seed(const gy_cli_model *m, const gy_args *a, gy_err *err, uint64_t *out) {
     gy_st *st = NULL;
     int32_t numbers[] = {m->d.n_vocab, m->d.n_embd, m->d.n_loop, (int32_t)m->act, (int32_t)m->form, m->quant_head};
     uint64_t h = gy_hash_bytes(0, m->d.family, strlen(m->d.family));
     h = gy_hash_bytes(h, numbers, sizeof numbers);
-    h = gy_hash_bytes(h, kv_layout, strlen(kv_layout));
+    h = gy_hash_bytes(h, a->kv_layout, strlen(a->kv_layout));
+    if (!strcmp(a->kv_dtype, "int8")) h = gy_hash_bytes(h, a->kv_dtype, strlen(a->kv_dtype));
     GY_TRY(gy_st_open(m->dir, err, &st));
     for (size_t i = 0; i < gy_st_count(st); i++) h = hash_tensor(h, gy_st_at(st, i));
     gy_st_close(st);

@@ -30,7 +30,7 @@ gy_status gy_batch_close(gy_batch *b, gy_err *err);
 
 /* GY_E_ARG when path is one of the files that the prompts come from. */
 gy_status gy_batch_check_path(const char *path, const gy_args *a, gy_err *err);
-/* Of the model's shapes and a sample of its weights, its dtype and the KV layout. */
-gy_status gy_batch_seed(const gy_cli_model *m, const char *kv_layout, gy_err *err, uint64_t *out);
+/* Of the model's shapes and a sample of its weights, its dtype, the KV layout and that KV is in int8. */
+gy_status gy_batch_seed(const gy_cli_model *m, const gy_args *a, gy_err *err, uint64_t *out);
 
 #endif

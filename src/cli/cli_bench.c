@@ -405,6 +405,7 @@ static gy_bench_setup bench_setup(const bench *b) {
                             .variant = b->m->be ? b->m->be->ops->name : NULL,
                             .cpu = gy_cpu_model(),
                             .kv_layout = a->kv_layout,
+                            .kv_dtype = a->kv_dtype,
                             .exit = a->req.exit,
                             .n_loop = b->m->d.n_loop,
                             .n_core = gy_cpu_count_physical(),

@@ -55,8 +55,8 @@ static void put_setup(const gy_bench_setup *u, gy_str *s) {
     if (u->variant) gy_str_printf(s, "; %s, %d threads", u->variant, u->n_thread);
     gy_str_putc(s, '\n');
     put_load(u->load, s);
-    gy_str_printf(s, "engine    max_rows %d, max_seqs %d, max_len %d, kv %s, exit %s", u->engine->sched.max_rows,
-                  u->engine->sched.max_seqs, u->engine->max_len, u->kv_layout, u->exit);
+    gy_str_printf(s, "engine    max_rows %d, max_seqs %d, max_len %d, kv %s %s, exit %s", u->engine->sched.max_rows,
+                  u->engine->sched.max_seqs, u->engine->max_len, u->kv_layout, u->kv_dtype, u->exit);
     if (u->proto->exit.kind != GY_EXIT_FIXED && u->proto->exit.kind != GY_EXIT_TRACE)
         gy_str_printf(s, " %g", u->proto->exit.threshold);
     gy_str_printf(s, " (%d to %d loops)%s\n", u->proto->exit.min_loops, u->proto->exit.max_loops,
@@ -361,6 +361,7 @@ static void json_engine(gy_jw *w, const gy_bench_setup *u) {
     key_str(w, "preempt", preempt[o->sched.preempt]);
     key_int(w, "fuse_loops", o->fuse_loops);
     key_str(w, "kv_layout", u->kv_layout);
+    key_str(w, "kv_dtype", u->kv_dtype);
     gy_jw_obj_end(w);
 }
 

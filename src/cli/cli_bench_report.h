@@ -9,7 +9,7 @@
 typedef struct gy_bench_setup {
     const char *model; /* folder or shape */
     int synthetic;     /* 1: a shape */
-    const char *family, *dtype, *variant, *cpu, *kv_layout, *exit;
+    const char *family, *dtype, *variant, *cpu, *kv_layout, *kv_dtype, *exit;
     int32_t n_loop, n_core, n_thread;
     const gy_bench_load *load;
     const gy_engine_opts *engine;

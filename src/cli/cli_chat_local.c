@@ -40,6 +40,7 @@ static gy_status set_engine(const gy_args *a, gy_err *err, gyre_options *o) {
     o->weights = gy_cli_weights(a);
     o->weights_head = a->weights_head;
     o->pack = gy_pack_name((gy_pack)a->pack);
+    o->pack_cache = gy_cli_pack_cache(a);
     o->backend = gy_cli_backend(a);
     o->threads = a->threads;
     o->max_rows = a->max_rows;
@@ -47,6 +48,7 @@ static gy_status set_engine(const gy_args *a, gy_err *err, gyre_options *o) {
     o->max_len = a->max_len;
     o->prefix_cache = gy_opts_given(a->opts, "prefix-cache") ? a->prefix_cache == 0 : 1;
     o->kv_layout = a->kv_layout;
+    o->kv_dtype = a->kv_dtype;
     o->kv_blocks = e.kv_blocks;
     o->kv_bytes = e.kv_bytes;
     o->kv_fraction = e.kv_fraction;

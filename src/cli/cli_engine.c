@@ -50,6 +50,7 @@ gy_status gy_cli_engine_opts(const gy_args *a, gy_err *err, gy_engine_opts *o) {
     set_f64(&n.kv_fraction, a->kv_fraction);
     if (a->park_bytes.given) n.park_bytes = (size_t)a->park_bytes.v;
     if (gy_kv_layout_parse(a->kv_layout, err, &n.kv_layout, &n.cyclic_k) < 0) return gy_err_prefix(err, "--kv-layout");
+    if (gy_kv_type_parse(a->kv_dtype, err, &n.kv_type) < 0) return gy_err_prefix(err, "--kv-dtype");
     *o = n;
     return GY_OK;
 }
@@ -62,6 +63,7 @@ gy_status gy_cli_gyre_options(const gy_args *a, gy_err *err, gyre_options *o) {
     o->weights = gy_cli_weights(a);
     o->weights_head = a->weights_head;
     o->pack = gy_pack_name((gy_pack)a->pack);
+    o->pack_cache = gy_cli_pack_cache(a);
     o->backend = gy_cli_backend(a);
     o->threads = a->threads;
     o->max_rows = a->max_rows;
@@ -72,6 +74,7 @@ gy_status gy_cli_gyre_options(const gy_args *a, gy_err *err, gyre_options *o) {
     /* Off by default in the other commands, whose prompts rarely begin alike. */
     o->prefix_cache = gy_opts_given(a->opts, "prefix-cache") ? a->prefix_cache == 0 : 1;
     o->kv_layout = a->kv_layout;
+    o->kv_dtype = a->kv_dtype;
     o->kv_blocks = e.kv_blocks;
     o->kv_bytes = e.kv_bytes;
     o->kv_fraction = e.kv_fraction;

@@ -89,6 +89,7 @@ static gy_status set_opts(eval_state *e, gy_err *err) {
     e->o.latent_seed = a->req.latent_seed;
     if (gy_kv_layout_parse(a->kv_layout, err, &e->o.kv_layout, &e->o.cyclic_k) < 0)
         return gy_err_prefix(err, "--kv-layout");
+    if (gy_kv_type_parse(a->kv_dtype, err, &e->o.kv_type) < 0) return gy_err_prefix(err, "--kv-dtype");
     if (e->o.latent_noise && !e->m.d.inject)
         return gy_err_set(err, GY_E_ARG, "--initial-state: found noise; %s models have no initial state to fill",
                           e->m.d.family);

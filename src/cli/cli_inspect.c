@@ -226,6 +226,7 @@ static gy_status report_model(gy_report *r, const gy_cli_model *m, gy_err *err) 
 static void report_plan(gy_report *r, const gy_args *a, const gy_engine_opts *o, const gy_engine_plan *p) {
     gy_report_section(r, "kv");
     gy_report_text(r, "layout", "%s", a->kv_layout);
+    gy_report_text(r, "dtype", "%s", a->kv_dtype);
     gy_report_int(r, "max_seqs", o->sched.max_seqs);
     gy_report_int(r, "max_len", o->max_len);
     gy_report_bytes(r, "token_bytes", p->kv_token_bytes);

@@ -7,6 +7,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -72,12 +73,30 @@ const char *gy_cli_weights(const gy_args *a) {
     return gy_weight_form_name(a->weights < 0 ? GY_WEIGHTS_AS_FILE : (gy_weight_form)a->weights);
 }
 
+/* As the XDG base directory specification says: a relative path does not count. */
+const char *gy_cli_pack_cache(const gy_args *a) {
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char text[PATH_MAX + 64];
+    if (!a->pack_cache) return "off";
+    if (strcmp(a->pack_cache, "auto") != 0) return a->pack_cache;
+    int n = 0;
+    if (xdg && xdg[0] == '/')
+        n = snprintf(text, sizeof text, "auto:%s/gyre", xdg);
+    else if (home && home[0] == '/')
+        n = snprintf(text, sizeof text, "auto:%s/.cache/gyre", home);
+    const char *full = n > 0 && n < (int)sizeof text ? gy_arena_strndup(a->arena, text, (size_t)n) : NULL;
+    return full ? full : "auto";
+}
+
 static gy_status set_weights(gy_cli_model *m, const gy_args *a, gy_err *err) {
     gy_status st = gy_api_model_set_weights(m, gy_cli_weights(a), a->weights_head, err);
     m->pack = (gy_pack)a->pack;
-    if (st >= 0) return st;
-    gy_api_model_close(m);
-    return gy_err_set(err, GY_E_ARG, "--weights-head: found without --weights fp8, int8 or int4");
+    if (st < 0)
+        gy_err_set(err, st, "--weights-head: found without --weights fp8, int8 or int4");
+    else if ((st = gy_api_model_set_cache(m, gy_cli_pack_cache(a), err)) < 0)
+        gy_cli_name_flag(err);
+    if (st < 0) gy_api_model_close(m);
+    return st;
 }
 
 gy_status gy_cli_model_open(gy_cli_model *m, const char *dir, const gy_args *a, int want_tok, gy_err *err) {

@@ -25,6 +25,8 @@ void gy_cli_note_synthetic(const char *dir);
 gy_status gy_cli_check_device(const gy_args *a, gy_err *err);
 /* What api_model and the API call the backend: "auto", "cpu", "ref", or the device where that is a GPU. */
 const char *gy_cli_backend(const gy_args *a);
+/* gyre_options.pack_cache: auto gets the user's folder of caches. Asks XDG_CACHE_HOME and HOME. */
+const char *gy_cli_pack_cache(const gy_args *a);
 /* What model.h calls the form of the weights. */
 const char *gy_cli_weights(const gy_args *a);
 /* Token ids separated by commas or blanks, appended. Errors name `what`. */

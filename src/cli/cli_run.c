@@ -100,7 +100,7 @@ static gy_status engine_opts(const run_state *r, gy_err *err, gy_engine_opts *o)
 static gy_status open_file(run_state *r, gy_err *err) {
     uint64_t seed;
     if (!r->a->output) return GY_OK;
-    GY_TRY(gy_batch_seed(&r->m, r->a->kv_layout, err, &seed));
+    GY_TRY(gy_batch_seed(&r->m, r->a, err, &seed));
     GY_TRY(gy_batch_open(&r->file, r->a->output, &r->jobs, seed, err));
     r->n_done = r->n_before = r->file.n_done;
     if (r->file.cut)

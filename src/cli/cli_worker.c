@@ -127,7 +127,8 @@ static gy_status set_fingerprint(const process *p, const gy_engine_opts *e, gy_e
                              .cyclic_k = e->cyclic_k,
                              .depth = depth,
                              .form = (int32_t)p->m.form,
-                             .quant_head = p->m.quant_head};
+                             .quant_head = p->m.quant_head,
+                             .kv_dtype = (int32_t)gy_kv_type_dtype(e->kv_type, p->m.act)};
     return gy_fingerprint(p->m.dir, &f, err, out);
 }
 

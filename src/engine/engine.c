@@ -161,12 +161,13 @@ static void complete_plan(gy_engine *e) {
     p->weights = m->form >= GY_WEIGHTS_FP8 ? gy_weight_form_name(m->form) : NULL;
     p->free_bytes = m->be->ops->mem_available(m->be);
     gy_log(GY_LOG_INFO, "engine", "memory plan",
-           "backend=%s form=%s weights=%zu mapped=%zu workspace=%zu map=%zu kv=%zu blocks=%d tokens=%lld limit=\"%s\" "
+           "backend=%s form=%s weights=%zu mapped=%zu workspace=%zu map=%zu kv=%zu kv_dtype=%s blocks=%d tokens=%lld "
+           "limit=\"%s\" "
            "parked=%zu "
            "free=%zu",
            m->be->ops->name, gy_weight_form_name(m->form), p->weight_bytes, p->mapped_bytes, p->workspace_bytes,
-           p->map_bytes, p->kv_bytes, p->n_block[GY_KV_CORE], (long long)p->kv_tokens, p->limit, p->park_bytes,
-           p->free_bytes);
+           p->map_bytes, p->kv_bytes, gy_kv_type_name(e->o.kv_type), p->n_block[GY_KV_CORE], (long long)p->kv_tokens,
+           p->limit, p->park_bytes, p->free_bytes);
 }
 
 gy_status gy_engine_open(gy_model *m, const gy_engine_opts *o, gy_err *err, gy_engine **out) {

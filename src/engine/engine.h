@@ -39,7 +39,8 @@ typedef struct gy_engine_opts {
     int32_t max_handoff; /* prompts that cross at once (handoff.h): exports not released and open imports; 0 = none */
     gy_kv_layout kv_layout;
     int32_t cyclic_k;
-    int prefix_cache; /* 1: keep block rows of finished prompts for later ones */
+    gy_kv_type kv_type; /* of all planes; int8 where the backend takes it (gy_ops.kv_types) */
+    int prefix_cache;   /* 1: keep block rows of finished prompts for later ones */
     /* Size of the KV pool. The first of these that is not 0 counts; if all are 0, what kv_fraction of the backend's
      * free memory holds after the workspace, and no more than max_seqs sequences of max_len at full depth can use (with
      * the prefix cache: twice that). */
@@ -73,6 +74,7 @@ typedef struct gy_engine_plan {
      * the backend, what the backend has left. */
     size_t mapped_bytes, weight_bytes, free_bytes;
     const char *weights; /* static: "fp8", "int8", "int4"; NULL for others */
+    const char *kv_type; /* static: "int8"; NULL: as activations */
 } gy_engine_plan;
 /* Before the weights are loaded: do they and the engine fit into `have` bytes of a device? GY_E_NOMEM with the numbers.
  * Pure. */

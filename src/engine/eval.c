@@ -51,6 +51,7 @@ static gy_kv_config kv_config(const eval *v) {
     gy_kv_config c = gy_kvmem_config(&v->m->d, v->m->be->act, v->o->n_tok);
     c.layout = v->o->kv_layout;
     c.cyclic_k = v->o->cyclic_k;
+    c.dtype = gy_kv_type_dtype(v->o->kv_type, v->m->be->act);
     for (int g = 0; g < GY_KV_GROUPS; g++) c.n_block[g] = (int32_t)gy_kv_blocks_for(&c, (gy_kv_group)g, v->o->n_tok);
     return c;
 }

@@ -13,6 +13,7 @@ typedef struct gy_eval_opts {
     int32_t max_rows; /* rows of a chunk; results do not depend on it */
     gy_kv_layout kv_layout;
     int32_t cyclic_k;
+    gy_kv_type kv_type;
     int latent_noise;
     uint64_t latent_seed;
     const float *initial_state; /* [n_tok, n_embd] given instead of zero or noise (models with inject); else NULL */

@@ -14,6 +14,17 @@ gy_kv_config gy_kvmem_config(const gy_model_desc *d, gy_dtype act, int32_t max_l
                           .max_len = max_len};
 }
 
+gy_status gy_kvmem_check_type(const gy_backend *be, gy_dtype t, gy_err *err) {
+    const char *act = be->act == GY_BF16 ? "bf16" : "f32";
+    if (t == be->act || (t == GY_I8 && be->ops->kv_types >> t & 1)) return GY_OK;
+    if (t == GY_I8)
+        return gy_err_set(err, GY_E_UNSUPPORTED,
+                          "kv_dtype: found int8, which backend %s does not compute with; use auto, or device cpu",
+                          be->ops->name);
+    return gy_err_set(err, GY_E_UNSUPPORTED, "kv_dtype: found %s while activations are in %s; use auto, %s or int8",
+                      t == GY_BF16 ? "bf16" : "f32", act, act);
+}
+
 static gy_status open_arena(gy_kvmem *s, const gy_kv_config *c, gy_kv_group g, const gy_kvmem_lender *lender,
                             gy_err *err) {
     if (c->n_block[g] > INT32_MAX / GY_BLOCK_SLOTS)
@@ -32,8 +43,9 @@ static gy_status open_arena(gy_kvmem *s, const gy_kv_config *c, gy_kv_group g, c
 
 gy_status gy_kvmem_open(gy_kvmem *s, gy_backend *be, const gy_kv_config *c, const gy_kvmem_lender *lender,
                         gy_err *err) {
-    gy_status st = GY_OK;
     *s = (gy_kvmem){.be = be, .is_lent = lender != NULL};
+    gy_status st = gy_kvmem_check_type(be, c->dtype, err);
+    if (st < 0) return st;
     for (int g = 0; g < GY_KV_GROUPS && st == GY_OK; g++) st = open_arena(s, c, (gy_kv_group)g, lender, err);
     if (st == GY_OK) st = gy_kv_create(c, s->arena, err, &s->kv);
     if (st != GY_OK) {

@@ -28,6 +28,9 @@ typedef struct gy_kvmem_lender {
  * caller changes what it wants otherwise. */
 gy_kv_config gy_kvmem_config(const gy_model_desc *d, gy_dtype act, int32_t max_len);
 
+/* GY_E_UNSUPPORTED: KV in t is neither as activations nor what the backend says that it takes. */
+gy_status gy_kvmem_check_type(const gy_backend *be, gy_dtype t, gy_err *err);
+
 /* c->n_block says how large; lender NULL: arenas of the backend. Fails with GY_E_LIMIT when slots would not fit 32
  * bits, GY_E_NOMEM; nothing stays open then. */
 gy_status gy_kvmem_open(gy_kvmem *s, gy_backend *be, const gy_kv_config *c, const gy_kvmem_lender *lender, gy_err *err);

@@ -23,6 +23,7 @@ gy_kv_config gy_engine_kv_config(const gy_model_desc *d, gy_dtype act, const gy_
     gy_kv_config c = gy_kvmem_config(d, act, o->max_len);
     c.layout = o->kv_layout;
     c.cyclic_k = o->cyclic_k;
+    c.dtype = gy_kv_type_dtype(o->kv_type, act);
     c.n_loop = gy_engine_depth(d, o);
     c.max_seqs = o->sched.max_seqs;
     for (int g = 0; g < GY_KV_GROUPS && p; g++) {
@@ -210,6 +211,7 @@ gy_status gy_engine_make_plan(const gy_model_desc *d, gy_dtype act, const gy_eng
     } else {
         GY_TRY(size_rows(o, &r, available, err, &p, &n_row));
     }
+    p.kv_type = o->kv_type == GY_KV_INT8 ? gy_kv_type_name(o->kv_type) : NULL;
     GY_TRY(set_pools(o, &r, n_row, err, &p));
     set_park(o, &r, &p);
     *out = p;
@@ -241,14 +243,15 @@ static const char *limit_text(const gy_engine_plan *p, char *buf, size_t cap) {
 void gy_engine_plan_text(const gy_engine_plan *p, char buf[GY_PLAN_TEXT]) {
     char a[6][AMOUNT], mapped[AMOUNT + 16] = "", limit[128];
     if (p->mapped_bytes) snprintf(mapped, sizeof mapped, "%s mapped and ", amount(p->mapped_bytes, a[0]));
-    snprintf(
-        buf, GY_PLAN_TEXT,
-        "weights %s%s%s%s, workspace %s, slot map %s, KV %s for %lld tokens at full depth (%d blocks), limited by %s; "
-        "parked KV may take %s of the host; %s stay free",
-        mapped, amount(p->weight_bytes, a[0]), p->weights ? " with matrices in " : "", p->weights ? p->weights : "",
-        amount(p->workspace_bytes, a[1]), amount(p->map_bytes, a[2]), amount(p->kv_bytes, a[3]),
-        (long long)p->kv_tokens, p->n_block[GY_KV_CORE], limit_text(p, limit, sizeof limit),
-        amount(p->park_bytes, a[4]), amount(p->free_bytes, a[5]));
+    snprintf(buf, GY_PLAN_TEXT,
+             "weights %s%s%s%s, workspace %s, slot map %s, KV %s%s%s for %lld tokens at full depth (%d blocks), "
+             "limited by %s; "
+             "parked KV may take %s of the host; %s stay free",
+             mapped, amount(p->weight_bytes, a[0]), p->weights ? " with matrices in " : "",
+             p->weights ? p->weights : "", amount(p->workspace_bytes, a[1]), amount(p->map_bytes, a[2]),
+             amount(p->kv_bytes, a[3]), p->kv_type ? " in " : "", p->kv_type ? p->kv_type : "", (long long)p->kv_tokens,
+             p->n_block[GY_KV_CORE], limit_text(p, limit, sizeof limit), amount(p->park_bytes, a[4]),
+             amount(p->free_bytes, a[5]));
 }
 
 static gy_status too_large(const gy_engine_plan *p, size_t weights, size_t kv, size_t have, gy_err *err) {

@@ -5,18 +5,26 @@
 
 #include <string.h>
 
+enum { SCALE_BYTES = 4 }; /* of a head in I8 (ops.h says the same as GY_KV_SCALE_BYTES) */
+
 int32_t gy_kv_n_plane(const gy_kv_config *c, gy_kv_group g) {
     if (c->n_layer[g] <= 0) return 0;
     if (g == GY_KV_BOUNDARY || c->layout == GY_KV_SHARED) return 1;
     return c->layout == GY_KV_CYCLIC ? c->cyclic_k : c->n_loop;
 }
 
+size_t gy_kv_row_bytes(const gy_kv_config *c) {
+    size_t head = gy_dtype_bytes(c->dtype), n;
+    if (gy_size_mul(head, (size_t)c->head_dim, &head)) return 0;
+    if (c->dtype == GY_I8 && gy_size_add(head, SCALE_BYTES, &head)) return 0;
+    return gy_size_mul(head, (size_t)c->n_head_kv, &n) ? 0 : n;
+}
+
 /* 0 for an empty group, and when the product does not fit (gy_kv_create refuses that). */
 size_t gy_kv_block_bytes(const gy_kv_config *c, gy_kv_group g) {
-    size_t n = gy_dtype_bytes(c->dtype) * 2 * GY_KV_BLOCK_LEN;
-    if (c->n_layer[g] <= 0) return 0;
-    if (gy_size_mul(n, (size_t)c->n_layer[g], &n) || gy_size_mul(n, (size_t)c->n_head_kv, &n)) return 0;
-    return gy_size_mul(n, (size_t)c->head_dim, &n) ? 0 : n;
+    size_t n;
+    if (c->n_layer[g] <= 0 || gy_size_mul((size_t)c->n_layer[g], 2 * GY_KV_BLOCK_LEN, &n)) return 0;
+    return gy_size_mul(n, gy_kv_row_bytes(c), &n) ? 0 : n;
 }
 
 int64_t gy_kv_blocks_for(const gy_kv_config *c, gy_kv_group g, int64_t n_tok) {
@@ -58,4 +66,24 @@ gy_status gy_kv_layout_parse(const char *s, gy_err *err, gy_kv_layout *layout_ou
     *layout_out = layout;
     *k_out = k;
     return GY_OK;
+}
+
+static const char *const type_names[] = {
+    [GY_KV_AUTO] = "auto", [GY_KV_F32] = "f32", [GY_KV_BF16] = "bf16", [GY_KV_INT8] = "int8"};
+
+gy_status gy_kv_type_parse(const char *s, gy_err *err, gy_kv_type *out) {
+    for (int t = GY_KV_AUTO; t <= GY_KV_INT8; t++)
+        if (strcmp(s, type_names[t]) == 0) {
+            *out = (gy_kv_type)t;
+            return GY_OK;
+        }
+    return gy_err_set(err, GY_E_ARG, "kv_dtype: found \"%.64s\"; use auto (as activations), f32, bf16 or int8", s);
+}
+
+const char *gy_kv_type_name(gy_kv_type t) {
+    return type_names[t];
+}
+
+gy_dtype gy_kv_type_dtype(gy_kv_type t, gy_dtype act) {
+    return t == GY_KV_AUTO ? act : t == GY_KV_INT8 ? GY_I8 : t == GY_KV_BF16 ? GY_BF16 : GY_F32;
 }

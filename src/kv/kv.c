@@ -38,7 +38,7 @@ static gy_status config_check(const gy_kv_config *c, void *const arena[GY_KV_GRO
     GY_TRY(range_check("n_layer[boundary]", c->n_layer[GY_KV_BOUNDARY], 0, INT32_MAX, err));
     GY_TRY(range_check("n_head_kv", c->n_head_kv, 1, INT32_MAX, err));
     GY_TRY(range_check("head_dim", c->head_dim, 1, INT32_MAX, err));
-    GY_TRY(range_check("dtype", c->dtype, GY_F32, GY_BF16, err));
+    if (c->dtype != GY_I8) GY_TRY(range_check("dtype", c->dtype, GY_F32, GY_BF16, err));
     GY_TRY(range_check("max_seqs", c->max_seqs, 1, INT32_MAX, err));
     GY_TRY(range_check("max_len", c->max_len, 1, MAX_LEN, err));
     GY_TRY(group_check(c, GY_KV_CORE, arena[GY_KV_CORE], err));

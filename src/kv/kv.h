@@ -34,13 +34,16 @@ enum { GY_KV_BLOCK_LEN = 16 }; /* slots of a block (ops.h says the same as GY_BL
 typedef enum gy_kv_layout { GY_KV_LAST_EXITED, GY_KV_SHARED, GY_KV_CYCLIC } gy_kv_layout;
 typedef enum gy_kv_group { GY_KV_CORE, GY_KV_BOUNDARY, GY_KV_GROUPS } gy_kv_group;
 
+/* What K and V are held in: as activations are, or as whole numbers with a scale for each slot and head (ops.h). */
+typedef enum gy_kv_type { GY_KV_AUTO, GY_KV_F32, GY_KV_BF16, GY_KV_INT8 } gy_kv_type;
+
 typedef struct gy_kv_config {
     gy_kv_layout layout;
     int32_t cyclic_k;              /* planes of the cyclic layout, 1..n_loop */
     int32_t n_loop;                /* depths 0..n_loop-1 */
     int32_t n_layer[GY_KV_GROUPS]; /* 0 boundary layers: the group is empty */
     int32_t n_head_kv, head_dim;
-    gy_dtype dtype;
+    gy_dtype dtype;                /* F32, BF16 or I8 */
     int32_t n_block[GY_KV_GROUPS]; /* pool sizes */
     int32_t n_park[GY_KV_GROUPS];  /* sizes of the park pools, 0 = parking is impossible */
     int32_t max_seqs;              /* sequences open at once */
@@ -50,12 +53,17 @@ typedef struct gy_kv_config {
 typedef struct gy_kv gy_kv;
 
 int32_t gy_kv_n_plane(const gy_kv_config *c, gy_kv_group g); /* 0 for an empty group */
+size_t gy_kv_row_bytes(const gy_kv_config *c);               /* of K of one slot in one layer; 0 when it does not fit */
 size_t gy_kv_block_bytes(const gy_kv_config *c, gy_kv_group g);
 /* Blocks that a sequence of n_tok tokens at full depth can ever need: ceil(n_tok / 16) * planes. */
 int64_t gy_kv_blocks_for(const gy_kv_config *c, gy_kv_group g, int64_t n_tok);
 int gy_kv_position_serial(const gy_kv_config *c);
 /* "last_exited", "shared", "cyclic:K" */
 gy_status gy_kv_layout_parse(const char *s, gy_err *err, gy_kv_layout *layout_out, int32_t *k_out);
+/* "auto", "f32", "bf16", "int8" */
+gy_status gy_kv_type_parse(const char *s, gy_err *err, gy_kv_type *out);
+const char *gy_kv_type_name(gy_kv_type t);
+gy_dtype gy_kv_type_dtype(gy_kv_type t, gy_dtype act);
 
 /* arena[g]: gy_kv_block_bytes * n_block[g] bytes of the backend's memory, borrowed (NULL for an empty group). */
 gy_status gy_kv_create(const gy_kv_config *c, void *const arena[GY_KV_GROUPS], gy_err *err, gy_kv **out);

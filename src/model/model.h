@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "model/desc.h"
+#include "model/pack_cache.h"
 #include "tensor/safetensors.h"
 
 /* What weight matrices are held in, whatever the file has. FP8: with a scale for each row; INT8 and INT4: with one for
@@ -50,8 +51,8 @@ typedef struct gy_model {
     gy_layer *layer[GY_STAGES];
     size_t weight_bytes;    /* of all tensors in the checkpoint */
     size_t converted_bytes; /* copies made because act differs from the file, or the backend has memory of its own */
-    size_t mapped_bytes;    /* of tensors that are used where they lie */
-    size_t packed_bytes;    /* of forms that the backend made for products (gy_ops.prepare) */
+    size_t mapped_bytes;    /* of tensors, and forms of a cache, that are used where they lie */
+    size_t packed_bytes;    /* of forms that the backend made for products (gy_ops.prepare), or took from a cache */
     size_t own_bytes;       /* backend memory that the model holds: both, and the small vectors */
     gy_weight_form form;
     struct gy_model_own *own;
@@ -62,6 +63,7 @@ typedef struct gy_model_load_opts {
     gy_weight_form form;
     int quant_head; /* quantised: the head too. A tied one is then a copy beside the embedding */
     gy_pack pack;
+    gy_pack_where cache; /* where what is made of the weights is kept */
     /* May be NULL. done rises to total, which it reaches on success. */
     void (*progress)(void *arg, size_t done_bytes, size_t total_bytes);
     void *progress_arg;

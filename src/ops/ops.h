@@ -307,6 +307,13 @@ typedef struct gy_ops {
      */
     size_t (*prepare)(gy_backend *be, gy_weight *w, int y_f32);
     void (*unprepare)(gy_backend *be, gy_weight *w); /* NULL where prepare leaves nothing; accepts w->packed NULL */
+    /* Forms that are kept in a file. form names how prepare lays them out: equal names, equal bytes for equal weights.
+     * form_of gives the bytes of w's form, made or not (0: it has none), and where it lies, or NULL. adopt takes such
+     * bytes for the form of w, instead of prepare: copies of them, or in place, where they stay as they are until
+     * unprepare; -1: no memory. All NULL where there are no such forms. */
+    const char *form;
+    size_t (*form_of)(gy_backend *be, const gy_weight *w, const void **data_out);
+    int (*adopt)(gy_backend *be, gy_weight *w, const void *data, int copies);
     void (*begin_rows)(gy_backend *be, const gy_rows *host);
 
     void (*embed)(gy_backend *be, const gy_embed_args *a);

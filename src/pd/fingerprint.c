@@ -54,9 +54,9 @@ static gy_status put_weights(gy_sha256 *s, const char *dir, gy_err *err) {
 
 gy_status gy_fingerprint(const char *dir, const gy_fingerprint_opts *o, gy_err *err, uint8_t out[32]) {
     gy_sha256 s;
-    int32_t numbers[] = {o->act, o->layout, o->cyclic_k, o->depth, o->form, o->quant_head};
+    int32_t numbers[] = {o->act, o->layout, o->cyclic_k, o->depth, o->form, o->quant_head, o->kv_dtype};
     gy_sha256_init(&s);
-    put_text(&s, "gyre fingerprint 3");
+    put_text(&s, "gyre fingerprint 4");
     put_text(&s, o->version);
     put_text(&s, o->kernels);
     put(&s, numbers, sizeof numbers);

@@ -396,10 +396,23 @@ static gy_status same(const char *field, int64_t a, int64_t b, gy_err *err) {
                       field, (long long)b, (long long)a);
 }
 
+static const char *kv_name(int32_t t) {
+    return t == GY_F32 ? "f32" : t == GY_BF16 ? "bf16" : t == GY_I8 ? "int8" : "an unknown dtype";
+}
+
+static gy_status same_dtype(int32_t a, int32_t b, gy_err *err) {
+    if (a == b) return GY_OK;
+    return gy_err_set(
+        err, GY_E_ARG,
+        "worker: dtype of its KV is %s, the others have %s: all must serve the same model alike (--dtype, "
+        "--kv-dtype)",
+        kv_name(b), kv_name(a));
+}
+
 gy_status gy_pd_info_match(const gy_pd_info *a, const gy_pd_info *b, gy_err *err) {
     if (memcmp(a->family, b->family, sizeof a->family) != 0)
         return gy_err_set(err, GY_E_ARG, "worker: family is %s, the others have %s", b->family, a->family);
-    GY_TRY(same("dtype", a->dtype, b->dtype, err));
+    GY_TRY(same_dtype(a->dtype, b->dtype, err));
     GY_TRY(same("kv layout", a->layout, b->layout, err));
     GY_TRY(same("cyclic planes", a->cyclic_k, b->cyclic_k, err));
     GY_TRY(same("n_loop", a->n_loop, b->n_loop, err));

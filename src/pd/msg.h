@@ -66,8 +66,8 @@ typedef enum gy_pd_role { GY_PD_PREFILL = 1, GY_PD_DECODE = 2 } gy_pd_role; /* b
 /* What must be the same everywhere before anything is spawned or accepted, and what may differ (behind the line). */
 typedef struct gy_pd_info {
     char family[32];
-    int32_t dtype, layout, cyclic_k;
-    int32_t n_loop, depth; /* trained; deepest that a request may ask for */
+    int32_t dtype, layout, cyclic_k; /* dtype: of the KV */
+    int32_t n_loop, depth;           /* trained; deepest that a request may ask for */
     int32_t n_layer[GY_KV_GROUPS], n_head_kv, head_dim;
     int32_t n_embd, n_vocab, max_len;
     uint8_t fingerprint[32]; /* of checkpoint, options that decide bits, ABI version */

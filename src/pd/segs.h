@@ -2,7 +2,7 @@
  *
  * A plan is a list of planes, each a range of tokens [from, to) of one plane of one group with the block tables of both
  * sides. Positions are absolute: the two sides may hold different prefixes (vllm issue 48633 C3). Block memory is
- * [layer][K|V][16 tokens][kv head][head dim] (kv.h), so a whole block is one run of block_bytes; part of a block is
+ * [layer][K|V][16 tokens] rows (ops.h), so a whole block is one run of block_bytes; part of a block is
  * 2 * n_layer runs of part of 16 tokens. Neighbours that are contiguous on both sides merge, across blocks and planes.
  *
  * The walk is a cursor, so that what is ready can be cut when it is posted, not when it is queued: each op takes up to
@@ -20,7 +20,7 @@
 typedef struct gy_seg_group { /* of the geometry both sides agreed on */
     int32_t src_region, dst_region;
     int32_t n_layer;
-    size_t tok_bytes; /* of K of one token in one layer: n_head_kv * head_dim * elem */
+    size_t tok_bytes; /* of K of one token in one layer: gy_kv_row_bytes */
     int32_t n_block_src, n_block_dst;
 } gy_seg_group;
 

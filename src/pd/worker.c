@@ -450,7 +450,7 @@ static void measure(gy_worker *w) {
     w->depth = c->n_loop;
     w->n_core = gy_kv_n_plane(c, GY_KV_CORE) < d->n_loop ? gy_kv_n_plane(c, GY_KV_CORE) : d->n_loop;
     w->n_plane = w->n_core + (gy_desc_boundary_layers(d) > 0);
-    w->row_bytes = (size_t)d->n_embd * gy_dtype_bytes(c->dtype);
+    w->row_bytes = (size_t)d->n_embd * gy_dtype_bytes(w->o.model->be->act);
     w->gate_off = gate_off(d);
     w->slot_bytes = gy_worker_slot_bytes(d, w->depth);
     for (int g = 0; g < GY_KV_GROUPS; g++) {
@@ -458,7 +458,7 @@ static void measure(gy_worker *w) {
         w->group[g] = (gy_seg_group){.src_region = g,
                                      .dst_region = g,
                                      .n_layer = c->n_layer[g],
-                                     .tok_bytes = (size_t)c->n_head_kv * (size_t)c->head_dim * gy_dtype_bytes(c->dtype),
+                                     .tok_bytes = gy_kv_row_bytes(c),
                                      .n_block_src = c->n_block[g]};
     }
 }

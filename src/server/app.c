@@ -97,6 +97,7 @@ static void set_fingerprint(gy_app *a) {
     uint32_t h = mix(2166136261u, i->family, strlen(i->family));
     h = mix(h, i->dtype, strlen(i->dtype));
     h = mix(h, i->weights, strlen(i->weights));
+    h = mix(h, i->kv_dtype, strlen(i->kv_dtype));
     h = mix(h, i->backend, strlen(i->backend));
     h = mix(h, a->o.engine.kv_layout, strlen(a->o.engine.kv_layout));
     h = mix(h, &i->n_vocab, sizeof i->n_vocab);
@@ -114,7 +115,7 @@ static gy_status make_metrics(gy_app *a) {
                                    .max_loops = i->max_loops,
                                    .block_size = 16,
                                    .n_block = s.kv_blocks_total,
-                                   .cache_dtype = i->dtype,
+                                   .cache_dtype = i->kv_dtype,
                                    .kv_layout = a->o.engine.kv_layout,
                                    .prefix_cache = a->o.engine.prefix_cache,
                                    .kv_bytes = i->kv_bytes,

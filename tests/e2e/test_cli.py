@@ -356,6 +356,18 @@ def test_weights_in_fewer_bits():
     assert "expected one of auto|bf16|fp8|int8|int4" in gyre(*run, "--weights", "q4", code=2)[1]
 
 
+def test_kv_in_int8():
+    """It changes tokens, takes half, is the same with workers, and names what is wrong."""
+    run = ["run", OURO, "--prompt-ids", "1,2,3,4,5,6,7", "--max-tokens", 16, "--ignore-eos"]
+    plain, int8 = gyre(*run)[0], gyre(*run, "--kv-dtype", "int8")[0]
+    assert plain != int8 and gyre(*run, "--kv-dtype", "bf16")[0] == plain
+    assert gyre(*run, "--kv-dtype", "int8", "--threads", 1, "--prefill", 1, "--decode", 1)[0] == int8
+    size = {t: json.loads(gyre("inspect", OURO, "--kv", "--kv-dtype", t, "--json")[0])["kv"] for t in ("auto", "int8")}
+    assert size["int8"]["dtype"] == "int8" and size["int8"]["token_bytes"] < 0.7 * size["auto"]["token_bytes"]
+    assert "--kv-dtype: kv_dtype: found \"q8\"" in gyre(*run, "--kv-dtype", "q8", code=2)[1]
+    assert "found f32 while activations are in bf16" in gyre(*run, "--kv-dtype", "f32", code=1)[1]
+
+
 def test_inspect_kv_cpu_transport():
     o = json.loads(gyre("inspect", OURO, "--kv", "--max-seqs", 3, "--max-len", 40, "--kv-layout", "cyclic:2", "--json")[0])
     assert o["kv"]["core_blocks"] == 2 * (3 * 3 + 1)  # planes x (sequences x ceil(40 / 16) + a row for the watermark of 1 %)

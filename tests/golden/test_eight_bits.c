@@ -1,12 +1,13 @@
-/* Weights in fewer bits (--weights fp8, int8, int4) in whole models:
+/* Weights in fewer bits (--weights fp8, int8, int4), and KV in int8 (--kv-dtype), in whole models:
  *   which    matrices are held so, and that what is held is the quantiser's; the rest stays the file's
  *   right    logits and gates against a forward pass in float64 on weights that were quantised and widened here. With
  *            groups that pass rounds inputs as ops.h says; where one lies between two whole numbers f32 and float64 may
  *            choose differently, so that the mean difference is small there, not the largest
  *   equal    a set of requests does not depend on threads, max_rows, what else runs, or the prefix cache: bit for bit
- *   how far  a table: golden tokens as input, agreement of the best token with the same run of the file's weights, and
- *            how far logits are apart. The checkpoints have random weights, so that half of the gaps are noise's size:
- *            the table says what changed between two builds, not what a trained model would lose
+ *   how far  a table: golden tokens as input, agreement of the best token with the same run of the file's weights (and
+ *            KV as activations are), and how far logits are apart. The checkpoints have random weights, so that half
+ *            of the gaps are noise's size: the table says what changed between two builds, not what a trained model
+ *            would lose
  *   refused  what is not finite, and backends that do not take it
  */
 #include <math.h>
@@ -284,6 +285,39 @@ static void logits_are_those_of_the_widened_weights(void **state) {
             check_right(&specs[i % 3], i / 3 % 2 ? "ref" : "cpu", forms[i / 6], head);
 }
 
+/* KV in int8, the weights as they are: the same measure. */
+static void check_right_kv(const tiny_spec *spec, const char *backend) {
+    tiny t;
+    gold_env env;
+    gy_err err;
+    int32_t ids[N_TOK];
+    tiny_make(spec, &t);
+    gold_open(&(gold_setup){.model = t.dir, .backend = backend, .act = GY_F32}, &env);
+    seen s = {.n_vocab = (size_t)env.m->d.n_vocab};
+    s.logits = calloc(N_TOK * s.n_vocab, sizeof *s.logits);
+    for (int i = 0; i < N_TOK; i++) ids[i] = i * 17 % spec->n_vocab;
+    gy_eval_opts o = {.ids = ids, .n_tok = N_TOK, .max_rows = 7, .on_logits = keep_logits, .arg = &s};
+    o.kv_type = GY_KV_INT8;
+    if (gy_eval(env.m, &o, &err) < 0) fail_msg("%s", err.msg);
+    double off[2];
+    for (int i = 0; i < 2; i++) {
+        tiny_run r = {.ids = ids, .n_tok = N_TOK, .depth = env.m->d.n_loop, .leave = never, .kv_int8 = i};
+        tiny_forward(&t, &r);
+        off[i] = mean(s.logits, r.logits, N_TOK * s.n_vocab);
+        tiny_run_free(&r);
+    }
+    printf("  %-9s %-4s KV in int8: logits off by %.6f, from KV in F32 %.6f\n", spec->family, backend, off[1], off[0]);
+    assert_true(off[1] < 0.02 * off[0] && off[0] > 1e-4);
+    free(s.logits);
+    gold_close(&env);
+    tiny_free(&t);
+}
+
+static void logits_are_those_of_the_widened_kv(void **state) {
+    (void)state;
+    for (int i = 0; i < 6; i++) check_right_kv(&specs[i % 3], i / 3 ? "ref" : "cpu");
+}
+
 /* ---- equal ------------------------------------------------------------------------------------------------------ */
 
 typedef struct results {
@@ -343,7 +377,22 @@ static int check_variant(const char *backend, int n) {
                                         .backend = backend,
                                         .act = i == 1 ? GY_F32 : GY_BF16,
                                         .form = forms[(i + 1) % 3],
-                                        .quant_head = i != 2});
+                                        .quant_head = i != 2,
+                                        .kv_type = i == 2 ? GY_KV_INT8 : GY_KV_AUTO});
+    return bad;
+}
+
+/* KV in int8, in each layout: one is read at other depths than it was written, in two it is written over. */
+static int check_kv(const char *backend, int n) {
+    static const gy_kv_layout layouts[] = {GY_KV_LAST_EXITED, GY_KV_SHARED, GY_KV_CYCLIC};
+    int bad = 0;
+    for (int i = 0; i < n; i++)
+        bad += check_setup((gold_setup){.model = models[i % 2 ? 2 : 0],
+                                        .backend = backend,
+                                        .act = i % 2 ? GY_F32 : GY_BF16,
+                                        .layout = layouts[i],
+                                        .cyclic_k = 2,
+                                        .kv_type = GY_KV_INT8});
     return bad;
 }
 
@@ -355,14 +404,14 @@ enum { SANITIZED = 0 };
 
 static void batched_is_alone(void **state) {
     (void)state;
-    assert_int_equal(check_variant("cpu", SANITIZED ? 1 : 3), 0);
+    assert_int_equal(check_variant("cpu", SANITIZED ? 1 : 3) + check_kv("cpu", SANITIZED ? 1 : 3), 0);
 }
 
 static void batched_is_alone_on_avx2(void **state) {
     (void)state;
     if (SANITIZED || strcmp(gold_backend("cpu"), "cpu") != 0) skip();
     gy_cpu_set_mask(GY_CPU_AVX2);
-    int bad = check_variant("cpu", 1);
+    int bad = check_variant("cpu", 1) + check_kv("cpu", 1);
     gy_cpu_set_mask(~0u);
     assert_int_equal(bad, 0);
 }
@@ -401,6 +450,7 @@ static void force(const gold_setup *s, const gold_case *cases, int n, forced *f)
         f->first = c->n_ids - 1;
         f->last = n_tok - 1;
         gy_eval_opts o = {.ids = ids, .n_tok = n_tok, .max_rows = 16, .on_logits = keep_output, .arg = f};
+        o.kv_type = s->kv_type;
         if (gy_eval(env.m, &o, &err) < 0) fail_msg("%s", err.msg);
         free(ids);
     }
@@ -443,12 +493,14 @@ static void table_of(const char *model, gy_dtype act) {
     forced base, got;
     gold_setup s = {.model = model, .backend = "cpu", .act = act};
     force(&s, cases, n, &base);
-    for (int i = 0; i < 4; i++) { /* i 0: BF16, which changes no weight */
-        s.form = i ? forms[i - 1] : GY_WEIGHTS_BF16;
+    for (int i = 0; i < 5; i++) { /* i 0: BF16, which changes no weight; 4: the file's weights, KV in int8 */
+        s.form = i == 4 ? GY_WEIGHTS_AS_FILE : i ? forms[i - 1] : GY_WEIGHTS_BF16;
+        s.kv_type = i == 4 ? GY_KV_INT8 : GY_KV_AUTO;
         force(&s, cases, n, &got);
         distance d = compare(&base, &got);
-        printf("  %-13s %-4s %-4s  same best token %3d of %3d   logits (size %.3f): mean difference %.4f, most %.4f\n",
-               model, gy_dtype_name(act), gy_weight_form_name(s.form), d.same, d.n, d.size, d.mean, d.most);
+        printf("  %-13s %-4s %-7s  same best token %3d of %3d   logits (size %.3f): mean difference %.4f, most %.4f\n",
+               model, gy_dtype_name(act), i == 4 ? "KV int8" : gy_weight_form_name(s.form), d.same, d.n, d.size, d.mean,
+               d.most);
         assert_true(d.n >= 24);
         if (!i)
             assert_true(d.most < (act == GY_BF16 ? 1e-30 : 1e-3)); /* exact in BF16; F32 has another order of sums */
@@ -510,15 +562,48 @@ static void a_backend_that_takes_none(void **state) {
     gy_backend_destroy(be);
 }
 
+static void not_opened(gold_env *env, gy_kv_type t, const char *part) {
+    gy_engine_opts o;
+    gy_err err = {0};
+    gy_engine *e = NULL;
+    const int32_t ids[] = {1, 2};
+    gy_eval_opts v = {.ids = ids, .n_tok = 2, .max_rows = 2, .kv_type = t};
+    gy_engine_opts_default(&o);
+    o.sched.max_rows = 16;
+    o.max_len = 64;
+    o.kv_type = t;
+    assert_int_equal(gy_engine_open(env->m, &o, &err, &e), GY_E_UNSUPPORTED);
+    assert_null(e);
+    if (!strstr(err.msg, part)) fail_msg("\"%s\" does not say \"%s\"", err.msg, part);
+    assert_int_equal(gy_eval(env->m, &v, &err), GY_E_UNSUPPORTED);
+}
+
+static void a_backend_that_takes_no_such_kv(void **state) {
+    (void)state;
+    gold_env env;
+    gold_open(&(gold_setup){.model = "ouro-tiny", .backend = "ref", .act = GY_F32}, &env);
+    const gy_ops *real = env.be->ops;
+    gy_ops ops = *real;
+    not_opened(&env, GY_KV_BF16, "kv_dtype: found bf16 while activations are in f32; use auto, f32 or int8");
+    ops.name = "other";
+    ops.kv_types = 0;
+    env.be->ops = &ops;
+    not_opened(&env, GY_KV_INT8, "kv_dtype: found int8, which backend other does not compute with");
+    env.be->ops = real;
+    gold_close(&env);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_held),
         cmocka_unit_test(logits_are_those_of_the_widened_weights),
+        cmocka_unit_test(logits_are_those_of_the_widened_kv),
         cmocka_unit_test(batched_is_alone),
         cmocka_unit_test(batched_is_alone_on_avx2),
         cmocka_unit_test(how_far),
         cmocka_unit_test(what_is_not_finite),
         cmocka_unit_test(a_backend_that_takes_none),
+        cmocka_unit_test(a_backend_that_takes_no_such_kv),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

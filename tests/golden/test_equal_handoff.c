@@ -124,7 +124,7 @@ static void open_duo(duo *w, gold_setup s, const setting *x) {
     const gy_kv_config *c = gy_kv_get_config(gy_engine_kv(w->d.e)), *cp = gy_kv_get_config(gy_engine_kv(w->p.e));
     for (int g = 0; g < GY_KV_GROUPS; g++) {
         w->group[g] = (gy_seg_group){.n_layer = c->n_layer[g],
-                                     .tok_bytes = (size_t)c->n_head_kv * (size_t)c->head_dim * gy_dtype_bytes(c->dtype),
+                                     .tok_bytes = gy_kv_row_bytes(c),
                                      .n_block_src = cp->n_block[g],
                                      .n_block_dst = c->n_block[g]};
         void *arena = gy_kv_arena(gy_engine_kv(w->d.e), (gy_kv_group)g);
@@ -416,6 +416,12 @@ static void test_ouro(void **state) {
     run_model("ouro-tiny", GY_F32, GY_KV_LAST_EXITED);
     run_model("ouro-tiny", GY_BF16, GY_KV_LAST_EXITED);
 }
+/* Scales cross with their rows: blocks whole and in part, parked, from a cache. */
+static void test_kv_in_int8(void **state) {
+    (void)state;
+    gold_setup s = {.model = "ouro-tiny", .act = GY_BF16, .kv_type = GY_KV_INT8};
+    for (int i = 0; i < 3; i++) run_setting(&s, &settings[i]);
+}
 static void test_nanbeige(void **state) {
     (void)state;
     run_model("nanbeige-tiny", GY_F32, GY_KV_LAST_EXITED);
@@ -433,8 +439,9 @@ static void test_shared(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ouro),   cmocka_unit_test(test_nanbeige), cmocka_unit_test(test_huginn),
-        cmocka_unit_test(test_shared), cmocka_unit_test(test_give_up),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_ouro),       cmocka_unit_test(test_nanbeige), cmocka_unit_test(test_huginn),
+        cmocka_unit_test(test_kv_in_int8), cmocka_unit_test(test_shared),   cmocka_unit_test(test_give_up),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

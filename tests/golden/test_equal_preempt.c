@@ -124,10 +124,13 @@ static void open_engine(bench *b, const options *o) {
     b->s.patch = NULL;
 }
 
+static gy_kv_type kv_type; /* of the benches that are opened from now on */
+
 static bench *open_bench(const char *model, gy_kv_layout layout, int32_t max_prompt, int32_t max_out) {
     bench *b = calloc(1, sizeof *b);
     b->s =
         (gold_setup){.model = model, .backend = "cpu", .act = GY_F32, .n_thread = 1, .layout = layout, .cyclic_k = 2};
+    b->s.kv_type = kv_type;
     b->s.max_rows = 64;
     b->s.max_len = 64;
     gold_open(&b->s, &b->env);
@@ -289,8 +292,9 @@ static void small_pools(void **state) {
     static const char *const models[] = {"ouro-tiny", "huginn-tiny", "nanbeige-tiny"};
     static const gy_kv_layout layouts[] = {GY_KV_LAST_EXITED, GY_KV_SHARED, GY_KV_CYCLIC};
     int bad = 0;
-    for (int i = 0; i < 9; i++) {
-        bench *b = open_bench(models[i / 3], layouts[i % 3], 31, MIXED_MAX_OUT);
+    for (int i = 0; i < 10; i++) { /* the last: KV in int8 */
+        kv_type = i < 9 ? GY_KV_AUTO : GY_KV_INT8;
+        bench *b = open_bench(models[i / 3 % 3], layouts[i % 3], 31, MIXED_MAX_OUT);
         crowd(&b->w);
         open_engine(b, &(options){.what = "base"});
         gold_run(b->env.e, b->w.req, MIXED_N, b->base);

@@ -61,6 +61,7 @@ void gold_engine(const gold_setup *s, gold_env *env) {
     o.kv_blocks = s->kv_blocks;
     o.kv_layout = s->layout;
     o.cyclic_k = s->cyclic_k;
+    o.kv_type = s->kv_type;
     o.max_loops = s->max_loops;
     if (s->patch) s->patch(&o, s->patch_arg);
     if (gy_engine_open(env->m, &o, &err, &env->e) < 0) die("engine", &err);

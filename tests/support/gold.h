@@ -22,6 +22,7 @@ typedef struct gold_setup {
     gy_weight_form form; /* of the weights */
     int quant_head;
     uint32_t without; /* cuda: gy_cuda_opts */
+    gy_kv_type kv_type;
     /* May change the options that the fields above and the defaults gave. NULL: nothing. */
     void (*patch)(gy_engine_opts *o, const void *arg);
     const void *patch_arg;

@@ -258,13 +258,13 @@ static const double *weight(const fwd *w, const char *prefix, const char *name) 
     return tiny_find(w->t, full)->v;
 }
 
-/* Inputs of products with weights in groups: whole numbers of 1/127 of a group's largest size. */
-static void round_groups(const double *x, int32_t k, double *y) {
-    for (int32_t g = 0; g < k; g += 32) {
+/* Groups of n to whole numbers of 1/127 of a group's largest size. */
+static void round_groups(const double *x, int32_t k, int32_t n, double *y) {
+    for (int32_t g = 0; g < k; g += n) {
         double most = 0.0;
-        for (int32_t j = g; j < k && j < g + 32; j++) most = fmax(most, fabs(x[j]));
+        for (int32_t j = g; j < k && j < g + n; j++) most = fmax(most, fabs(x[j]));
         double step = (double)fmaxf((float)most / 127.0f, 0x1p-126f);
-        for (int32_t j = g; j < k && j < g + 32; j++) y[j] = step * nearbyint(x[j] / step);
+        for (int32_t j = g; j < k && j < g + n; j++) y[j] = step * nearbyint(x[j] / step);
     }
 }
 
@@ -280,7 +280,7 @@ static int is_grouped(const fwd *w, const double *m) {
 static void matmul(const fwd *w, const double *m, const double *x, int32_t n, int32_t k, double *y) {
     double rounded[512];
     if (is_grouped(w, m) && k <= 512) {
-        round_groups(x, k, rounded);
+        round_groups(x, k, 32, rounded);
         x = rounded;
     }
     for (int32_t i = 0; i < n; i++) {
@@ -421,6 +421,7 @@ static void block(const fwd *w, int stage, int32_t il, int32_t depth, int32_t po
     qkv_of(w, p, a, q, kv);
     for (int32_t h = 0; h < s->n_head; h++) rotate_head(w, pos, q + h * s->head_dim);
     for (int32_t h = 0; h < s->n_head_kv; h++) rotate_head(w, pos, kv + h * s->head_dim);
+    if (w->r->kv_int8) round_groups(kv, 2 * s->n_head_kv * s->head_dim, s->head_dim, kv);
     memcpy(kv_at(w, stage, stage == 1 ? depth % w->n_plane : 0, il, pos), kv,
            2 * (size_t)(s->n_head_kv * s->head_dim) * sizeof *kv);
     attend(w, stage, il, depth, pos, q, a);

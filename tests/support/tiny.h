@@ -56,6 +56,7 @@ typedef struct tiny_run {
     gy_kv_layout layout;
     int32_t cyclic_k;
     gy_dtype act;       /* BF16: values are rounded where docs/models, rounding say */
+    int kv_int8;        /* K and V are whole numbers of 1/127 of a head's largest size */
     int other_rope;     /* the rotation's rounding of the other families: what a wrong run would look like */
     const double *init; /* [n_tok, n_embd] huginn's s_0; NULL: zero */
     /* After each loop: does this token leave? May set read: the loop that is read out, 0 = the last. */

@@ -225,9 +225,9 @@ static gy_bench_setup setup(void) {
     gy_engine_opts_default(&engine_opts);
     engine_opts.max_len = 60;
     proto = (gy_request){.exit = {GY_EXIT_GATE, 0.5, 2, 4, 0}};
-    return (gy_bench_setup){"a \"model\"", 0,      "ouro", "bf16", "cpu-x", "a CPU",
-                            "last_exited", "gate", 4,      2,      2,       &load,
-                            &engine_opts,  &proto, 1,      NULL};
+    return (gy_bench_setup){"a \"model\"", 0,      "ouro", "bf16", "cpu-x", "a CPU", "last_exited",
+                            "auto",        "gate", 4,      2,      2,       &load,   &engine_opts,
+                            &proto,        1,      NULL};
 }
 
 static void json_says_all(void **state) {

@@ -197,6 +197,15 @@ static void plan_has_the_published_sizes(void **state) {
     assert_int_equal(gy_engine_make_plan(&d, GY_BF16, &o, 0, &err, &p), GY_OK);
     assert_int_equal(p.kv_tokens, 640);
     o.prefix_cache = 0;
+    o.kv_type = GY_KV_INT8; /* 132 bytes for 128 elements */
+    assert_int_equal(gy_engine_make_plan(&d, GY_BF16, &o, 0, &err, &p), GY_OK);
+    assert_int_equal(p.kv_token_bytes, 405504);
+    assert_int_equal(p.kv_bytes, 405504u * 160 * 2);
+    char text[GY_PLAN_TEXT];
+    p.limit = "kv_bytes";
+    gy_engine_plan_text(&p, text);
+    assert_non_null(strstr(text, "KV 129.76 MB in int8 for 320 tokens"));
+    o.kv_type = GY_KV_AUTO;
     gy_model_desc h = d;
     h.family = "huginn";
     h.n_head = h.n_head_kv = 55;

@@ -162,8 +162,8 @@ static void options(void **state) {
     uint8_t first[32];
     make(&f);
     print_of(&f, &plain, first);
-    gy_fingerprint_opts o[9];
-    for (int i = 0; i < 9; i++) o[i] = plain;
+    gy_fingerprint_opts o[10];
+    for (int i = 0; i < 10; i++) o[i] = plain;
     o[0].version = "1.2.4";
     o[1].kernels = "cpu avx512";
     o[2].act = 0;
@@ -172,9 +172,10 @@ static void options(void **state) {
     o[5].depth = 5;
     o[7].form = 2;
     o[8].quant_head = 1;
+    o[9].kv_dtype = 7;
     o[6].version = "1.2.3c"; /* the same bytes, cut elsewhere */
     o[6].kernels = "pu avx2";
-    for (int i = 0; i < 9; i++)
+    for (int i = 0; i < 10; i++)
         if (!differs(&f, &o[i], first)) fail_msg("options %d", i);
     drop(&f);
 }

@@ -39,6 +39,10 @@ static void sizes_match_published_figures(void **state) {
     assert_int_equal(gy_kv_n_plane(&ouro, GY_KV_BOUNDARY), 0);
     assert_int_equal(gy_kv_blocks_for(&ouro, GY_KV_CORE, 256), 64);
 
+    ouro.dtype = GY_I8; /* a scale of 4 bytes for each head */
+    assert_int_equal(gy_kv_row_bytes(&ouro), 16 * (128 + 4));
+    assert_int_equal(gy_kv_block_bytes(&ouro, GY_KV_CORE), 16 * 2 * 24 * 16 * (128 + 4));
+
     gy_kv_config huginn = {.n_loop = 32, .n_head_kv = 55, .head_dim = 96, .dtype = GY_BF16, .n_layer = {4, 4}};
     int planes = gy_kv_n_plane(&huginn, GY_KV_CORE) * 4 + gy_kv_n_plane(&huginn, GY_KV_BOUNDARY) * 4;
     assert_int_equal(planes, 132);

@@ -254,6 +254,12 @@ static void test_info(void **state) {
     assert_int_equal(gy_pd_info_match(&a, &b, &err), GY_E_ARG);
     assert_string_equal(err.msg, "worker: n_vocab is 101, the others have 100: all must serve the same model alike");
     b = a;
+    a.dtype = GY_BF16;
+    b.dtype = GY_I8;
+    assert_int_equal(gy_pd_info_match(&a, &b, &err), GY_E_ARG);
+    assert_string_equal(err.msg, "worker: dtype of its KV is int8, the others have bf16: all must serve the same model "
+                                 "alike (--dtype, --kv-dtype)");
+    b.dtype = GY_BF16;
     strcpy(b.family, "huginn");
     assert_int_equal(gy_pd_info_match(&a, &b, &err), GY_E_ARG);
     assert_string_equal(err.msg, "worker: family is huginn, the others have ouro");

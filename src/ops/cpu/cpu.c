@@ -171,6 +171,8 @@ static const gy_ops cpu_ops = {
     .norm = cpu_norm,
     .prepare = gy_cpu_prepare,
     .unprepare = gy_cpu_unprepare,
+    .form_of = gy_cpu_form_of,
+    .adopt = gy_cpu_adopt,
     .linear = gy_cpu_linear_run,
     .rope_table = cpu_rope_table,
     .rope_kv = cpu_rope_kv,
@@ -236,6 +238,7 @@ gy_status gy_backend_cpu_create(const gy_cpu_opts *o, gy_err *err, gy_backend **
     c->quant = gy_cpu_quant_choose(gy_cpu_features());
     c->ops = cpu_ops;
     c->ops.name = c->kern->name;
+    c->ops.form = gy_cpu_form_name(c->kern);
     c->be = (gy_backend){.ops = &c->ops, .act = o->act, .is_host = 1};
     gy_status st = gy_team_create(o->n_thread, o->pin, &c->team);
     if (st < 0) {

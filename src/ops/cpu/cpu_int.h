@@ -22,8 +22,9 @@ typedef struct gy_cpu_linear {
 
 /* What gy_weight.packed of this backend points to, whatever the dtype. Made by prepare. Model lifetime. */
 typedef struct gy_cpu_packed {
-    void *data; /* pages; each member wrote, and so placed, what it will read */
+    const void *data; /* pages; each member wrote, and so placed, what it will read */
     size_t bytes;
+    int is_borrowed; /* adopted: a file's, mapped */
 } gy_cpu_packed;
 
 /* Attention: positions of a tile and of a chunk (they fix the order of sums), queries (a row's heads) that walk the
@@ -98,6 +99,9 @@ int64_t gy_cpu_attn_floats(cpu_backend *c);
 /* gy_ops.linear and gy_ops.attn; prepare and unprepare. */
 size_t gy_cpu_prepare(gy_backend *be, gy_weight *w, int y_f32);
 void gy_cpu_unprepare(gy_backend *be, gy_weight *w);
+const char *gy_cpu_form_name(const gy_cpu_kernels *k); /* of panels; gy_ops.form */
+size_t gy_cpu_form_of(gy_backend *be, const gy_weight *w, const void **data_out);
+int gy_cpu_adopt(gy_backend *be, gy_weight *w, const void *data, int copies);
 void gy_cpu_linear_run(gy_backend *be, const gy_linear_args *a);
 void gy_cpu_attn_run(gy_backend *be, const gy_attn_args *a);
 

@@ -229,8 +229,8 @@ static void join(end *e, int life, stage *got) {
 static void prepare(put_op *p, size_t bytes, int n_desc, uint32_t note) {
     *p = (put_op){.note = note};
     for (int i = 0; i < n_desc; i++) {
-        size_t at = bytes / (size_t)n_desc * (size_t)i;
-        p->d[i] = (gy_xfer_desc){.src_off = at, .dst_off = at, .bytes = bytes / (size_t)n_desc};
+        size_t each = bytes / (size_t)n_desc, at = each * (size_t)i;
+        p->d[i] = (gy_xfer_desc){.src_off = at, .dst_off = at, .bytes = each};
     }
     p->op = (gy_xfer_op){.desc = p->d, .n_desc = n_desc, .note = &p->note, .n_note = sizeof p->note, .user = p};
 }
@@ -249,8 +249,9 @@ static int by_value(const void *a, const void *b) {
 }
 
 static double median(int64_t *ns, int n) {
+    int middle = n / 2;
     qsort(ns, (size_t)n, sizeof *ns, by_value);
-    return (double)ns[n / 2];
+    return (double)ns[middle];
 }
 
 /* One at a time: how long each takes, from post to remote completion, and to the note at the other side. */

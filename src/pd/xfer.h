@@ -71,8 +71,8 @@ typedef struct gy_xfer_opts {
      * UCX; ucx: cuda_ipc and cuda_copy join the lanes. Inside a host only (across_hosts: GY_E_UNSUPPORTED). */
     const gy_device *device;
     size_t piece_bytes; /* ucx: of one put of device memory, for measuring; 0: all that is contiguous */
-    /* Of device memory: a new peer is refused (GY_E_PEER) when the lane to it carries less, in 1e9 bytes a second, or
-     * other bytes; 0: nothing is proved (xfer_prove.c). The same at both ends. */
+    /* Of device memory: a new peer is refused (GY_E_PEER) when the lane to it carries less, in 1e9 bytes a second. That
+     * its bytes arrive, and in its memory, is looked at with 0 too, but for devices that are made up (xfer_prove.c). */
     double least_gbs;
     int peer_errors; /* ucx inside a host, for measuring: 1 = error mode PEER, whose small messages go over tcp */
     void *mock;      /* GY_XFER_MOCK: the gy_mock_net it belongs to */
@@ -103,7 +103,7 @@ gy_status gy_xfer_bind(gy_xfer *x, gy_err *err);
 /* What a peer needs to write here: address, keys, sizes. After the last region_alloc. *len_out <= GY_XFER_MAX_BLOB. */
 gy_status gy_xfer_export(gy_xfer *x, void *blob, size_t cap, size_t *len_out, gy_err *err);
 /* Never accept a blob from an untrusted party: keys name raw addresses. Checked: version, number and sizes of regions.
- * With least_gbs the lane is proved before it returns, some 10 ms, in which notes may be given. */
+ * Lanes between devices are proved before it returns, some 15 ms, in which notes may be given. */
 gy_status gy_xfer_import(gy_xfer *x, const void *blob, size_t len, gy_err *err, gy_xfer_peer **out);
 void gy_xfer_peer_drop(gy_xfer_peer *p);                                 /* accepts NULL; its ops fail */
 size_t gy_xfer_peer_region_bytes(const gy_xfer_peer *p, int32_t region); /* 0: it has none */

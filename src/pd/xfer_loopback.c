@@ -79,6 +79,7 @@ static gy_status lo_import(gy_xfer_peer *p, const void *bytes, size_t len, gy_er
         return gy_err_set(err, GY_E_PEER, "transfer: loopback reaches its own process only, found process %lld",
                           (long long)b.pid);
     p->priv = b.x;
+    p->epoch = b.x->o.epoch;
     memcpy(p->bytes, b.bytes, sizeof p->bytes);
     memcpy(p->is_device, b.is_device, sizeof p->is_device);
     return GY_OK;

@@ -1,7 +1,10 @@
-/* A lane between two GPUs is proved when a peer is imported: copies of known words are timed, then read back and looked
- * at. UCX falls back to other lanes in silence, a hundred times slower; it decides when a peer is met first. The peer
- * takes no part: each process has some memory for others to write to, in slices, so that two writers rarely meet; words
- * are the writer's own, and who met somebody tries again. Knows no transport.
+/* A lane between two GPUs is proved when a peer is imported: that its memory is reached and no other's, then copies of
+ * known words are timed, read back and looked at. UCX falls back to other lanes in silence, a hundred times slower; it
+ * decides when a peer is met first. And what is mapped may be a dead process's (xfer_ucx.c), which takes all that is
+ * put there and gives it back: so each process keeps a tag that follows from its epoch, and that is read first.
+ *
+ * The peer takes no part: each process has some memory for others to write to, in slices, so that two writers rarely
+ * meet; words are the writer's own, and who met somebody tries again. Knows no transport.
  *
  * Ends of other ops that are found meanwhile are kept for the next poll: no on_done runs in here.
  */
@@ -16,17 +19,34 @@ enum {
     SLICE = 8 << 20,
     N_SLICE = 8,
     MINE = N_SLICE * SLICE, /* from here nobody else writes: what is sent, then what came back */
-    SCRATCH = MINE + 2 * SLICE,
+    TAG = MINE + 2 * SLICE, /* never written again */
+    TAG_BYTES = 4096,
+    SCRATCH = TAG + TAG_BYTES,
     N_PUT = 8,  /* of one op, all to the same place */
     N_TIME = 5, /* ops; the fastest counts: another's traffic is no fault of the lane */
     N_TRY = 4,
     WAIT_MS = 5000
 };
 
+static uint64_t word_at(uint64_t key, size_t i) {
+    uint64_t w = (i + 1) * 0x9e3779b97f4a7c15u ^ key;
+    return w ^ w >> 29;
+}
+
+static void make_tag(uint64_t epoch, uint64_t out[TAG_BYTES / 8]) {
+    for (size_t i = 0; i < TAG_BYTES / 8; i++) out[i] = word_at(epoch * 0xd1342543de82ef95u, i);
+}
+
+/* A GPU's memory is proved however slow it may be. */
+static int is_wanted(const gy_xfer *x) {
+    return x->o.device && x->ops->fetch && (x->o.least_gbs > 0 || x->o.device->kind == GY_DEVICE_CUDA);
+}
+
 gy_status gy_xfer_prove_open(gy_xfer *x, gy_err *err) {
     const gy_device *d = x->o.device;
+    uint64_t tag[TAG_BYTES / 8];
     int32_t region;
-    if (!d || !(x->o.least_gbs > 0) || !x->ops->fetch) return GY_OK;
+    if (!is_wanted(x)) return GY_OK;
     GY_TRY(gy_xfer_bind(x, err));
     x->scratch = d->alloc(d->arg, SCRATCH);
     if (!x->scratch)
@@ -34,6 +54,8 @@ gy_status gy_xfer_prove_open(gy_xfer *x, gy_err *err) {
                           "transfer: GPU %d has no %d MiB to prove lanes with; leave more with --kv-fraction or "
                           "--kv-bytes",
                           d->ordinal, SCRATCH >> 20);
+    make_tag(x->o.epoch, tag);
+    GY_TRY(d->copy(d->arg, (char *)x->scratch + TAG, tag, sizeof tag, err));
     return gy_xfer_region_map(x, x->scratch, SCRATCH, err, &region);
 }
 
@@ -43,11 +65,6 @@ void gy_xfer_prove_close(gy_xfer *x) {
 }
 
 /* ---- words ------------------------------------------------------------------------------------------------------- */
-
-static uint64_t word_at(uint64_t key, size_t i) {
-    uint64_t w = (i + 1) * 0x9e3779b97f4a7c15u ^ key;
-    return w ^ w >> 29;
-}
 
 static int32_t n_put(const gy_xfer *x) {
     return x->o.limits.max_desc < N_PUT ? x->o.limits.max_desc : N_PUT;
@@ -72,14 +89,29 @@ static gy_status write_words(gy_xfer *x, uint64_t *host, uint64_t key, gy_err *e
     return x->o.device->copy(x->o.device->arg, (char *)x->scratch + MINE, host, bytes, err);
 }
 
+static gy_status fetch(gy_xfer_peer *p, size_t off, size_t bytes, void *host, gy_err *err) {
+    gy_xfer *x = p->x;
+    int32_t r = scratch_region(x);
+    gy_xfer_desc d = {r, r, MINE + SLICE, off, bytes};
+    GY_TRY(x->ops->fetch(p, &d, err));
+    return x->o.device->copy(x->o.device->arg, host, (char *)x->scratch + MINE + SLICE, bytes, err);
+}
+
+static gy_status find_tag(gy_xfer_peer *p, gy_err *err) {
+    uint64_t want[TAG_BYTES / 8], got[TAG_BYTES / 8];
+    make_tag(p->epoch, want);
+    GY_TRY(fetch(p, TAG, sizeof got, got, err));
+    if (!memcmp(want, got, sizeof got)) return GY_OK;
+    return gy_err_set(
+        err, GY_E_PEER,
+        "transfer: the GPU memory that is reached is not the new peer's: that of a lost one is still mapped "
+        "in its place; start this worker again");
+}
+
 /* GY_AGAIN: they are others. */
 static gy_status find_words(gy_xfer_peer *p, uint64_t *host, uint64_t key, gy_err *err) {
-    gy_xfer *x = p->x;
-    size_t bytes = put_bytes(x);
-    int32_t r = scratch_region(x);
-    gy_xfer_desc d = {r, r, MINE + SLICE, slice_of(x), bytes};
-    GY_TRY(x->ops->fetch(p, &d, err));
-    GY_TRY(x->o.device->copy(x->o.device->arg, host, (char *)x->scratch + MINE + SLICE, bytes, err));
+    size_t bytes = put_bytes(p->x);
+    GY_TRY(fetch(p, slice_of(p->x), bytes, host, err));
     for (size_t i = 0; i < bytes / sizeof *host; i++)
         if (host[i] != word_at(key, i)) return GY_AGAIN;
     return GY_OK;
@@ -160,6 +192,7 @@ static int can_prove(const gy_xfer_peer *p) {
 gy_status gy_xfer_prove(gy_xfer_peer *p, gy_err *err) {
     gy_status st = GY_AGAIN;
     if (!can_prove(p)) return GY_OK;
+    GY_TRY(find_tag(p, err));
     uint64_t *host = gy_mem_alloc(GY_MEM_PD, SLICE, 1);
     if (!host) return gy_err_set(err, GY_E_NOMEM, "transfer: no memory to prove a lane with");
     for (int i = 0; i < N_TRY && st == GY_AGAIN; i++)

@@ -908,7 +908,7 @@ static gy_status ucx_import(gy_xfer_peer *p, const void *bytes, size_t len, gy_e
     GY_TRY(check_stuck(u, err));
     route *l = gy_mem_alloc(GY_MEM_PD, 1, sizeof *l);
     if (!l) return gy_err_set(err, GY_E_NOMEM, "transfer: no memory for a peer");
-    l->epoch = h.epoch;
+    l->epoch = p->epoch = h.epoch;
     l->gen = ++u->n_gen;
     l->next = u->links;
     u->links = l;

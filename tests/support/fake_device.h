@@ -17,7 +17,7 @@ typedef struct fake_bell {
 typedef struct fake_device {
     gy_device dev; /* what is handed out */
     int is_guarded, holds_bells;
-    int spoils; /* of what it copies between devices, the last byte */
+    int spoils; /* of what it copies between devices, if that is more than a page, the last byte */
     _Atomic int n_bind, n_copy;
     int n_alloc;
     struct {

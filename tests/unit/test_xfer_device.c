@@ -5,7 +5,7 @@
 #include "base_test.h"
 
 #include "base/mem.h"
-#include "pd/xfer.h"
+#include "pd/xfer_int.h"
 #include "pd/xfer_mock.h"
 #include "support/fake_device.h"
 
@@ -284,6 +284,28 @@ static void prove_loopback(void **state) {
     }
 }
 
+/* What is reached is not who was asked for. */
+static void prove_tag(void **state) {
+    (void)state;
+    static const flavour f = {.kind = GY_XFER_LOOPBACK, .is_guarded = 1, .least_gbs = 0.001};
+    static char blob[GY_XFER_MAX_BLOB];
+    side a, b;
+    size_t len;
+    gy_err err = {0};
+    gy_xfer_peer *p = NULL;
+    open_side(&a, &f, 1);
+    open_side(&b, &f, 2);
+    assert_int_equal(gy_xfer_export(a.x, blob, sizeof blob, &len, &err), GY_OK);
+    assert_int_equal(gy_xfer_export(b.x, blob, sizeof blob, &len, &err), GY_OK);
+    b.x->o.epoch = 3; /* the next life's, whose memory it is not */
+    assert_int_equal(gy_xfer_import(a.x, blob, len, &err, &p), GY_E_PEER);
+    assert_non_null(strstr(err.msg, "not the new peer's"));
+    b.x->o.epoch = 2;
+    assert_int_equal(gy_xfer_import(a.x, blob, len, &err, &p), GY_OK);
+    close_side(&a);
+    close_side(&b);
+}
+
 /* The receiver is a process that knows nothing of it. */
 static void prove_ucx(void **state) {
     (void)state;
@@ -351,7 +373,8 @@ static void test_mock(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_loopback),  cmocka_unit_test(test_mock),
-                                       cmocka_unit_test(prove_loopback), cmocka_unit_test(prove_ucx),
-                                       cmocka_unit_test(test_ucx),       cmocka_unit_test(no_device)};
+                                       cmocka_unit_test(prove_loopback), cmocka_unit_test(prove_tag),
+                                       cmocka_unit_test(prove_ucx),      cmocka_unit_test(test_ucx),
+                                       cmocka_unit_test(no_device)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

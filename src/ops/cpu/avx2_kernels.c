@@ -88,13 +88,17 @@ static inline V v_load_i8(const void *p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p)));
 }
 
-/* 4 VL whole numbers of 8 bits: those of each lane, the lowest first. */
+/* 4 VL whole numbers of 8 bits times 1 / QUAD_UNIT: those of each lane, the lowest first. A byte that is moved to the
+ * upper end of its lane, zeros below, is 2^24 times its value. */
+#define QUAD_UNIT 0x1p-24f
+static inline V quad_of_i8(__m256i u, int at) {
+    int top = 0x00808080 + at * 0x01000000;
+    __m128i to = _mm_setr_epi32(top, top + 0x04000000, top + 0x08000000, top + 0x0c000000);
+    return _mm256_cvtepi32_ps(_mm256_shuffle_epi8(u, _mm256_broadcastsi128_si256(to)));
+}
 static inline void quad_load_i8(const void *p, V *q) {
     __m256i u = _mm256_loadu_si256(p);
-    q[0] = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(u, 24), 24));
-    q[1] = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(u, 16), 24));
-    q[2] = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(u, 8), 24));
-    q[3] = _mm256_cvtepi32_ps(_mm256_srai_epi32(u, 24));
+    for (int e = 0; e < 4; e++) q[e] = quad_of_i8(u, e);
 }
 
 /* 2 VL elements as their even and their odd ones. */

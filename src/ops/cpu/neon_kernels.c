@@ -83,19 +83,18 @@ static inline V v_load_f16(const void *p) {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 }
 static inline V v_load_i8(const void *p) {
-    int32_t four;
-    memcpy(&four, p, sizeof four);
-    int16x8_t h = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
+    int16x8_t h = vmovl_s8(vreinterpret_s8_s32(vld1_dup_s32(p)));
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(h)));
 }
 
-/* 4 VL whole numbers of 8 bits: those of each lane, the lowest first. */
+/* 4 VL whole numbers of 8 bits times 1 / QUAD_UNIT: those of each lane, the lowest first. */
+#define QUAD_UNIT 1.0f
 static inline void quad_load_i8(const void *p, V *q) {
-    int32x4_t u = vreinterpretq_s32_s8(vld1q_s8(p));
-    q[0] = vcvtq_f32_s32(vshrq_n_s32(vshlq_n_s32(u, 24), 24));
-    q[1] = vcvtq_f32_s32(vshrq_n_s32(vshlq_n_s32(u, 16), 24));
-    q[2] = vcvtq_f32_s32(vshrq_n_s32(vshlq_n_s32(u, 8), 24));
-    q[3] = vcvtq_f32_s32(vshrq_n_s32(u, 24));
+    int32x4_t u = vreinterpretq_s32_s8(vld1q_s8(p)), top = vdupq_n_s32((int32_t)0xff000000u);
+    q[0] = vcvtq_n_f32_s32(vshlq_n_s32(u, 24), 24); /* of 24 binary places */
+    q[1] = vcvtq_n_f32_s32(vandq_s32(vshlq_n_s32(u, 16), top), 24);
+    q[2] = vcvtq_n_f32_s32(vandq_s32(vshlq_n_s32(u, 8), top), 24);
+    q[3] = vcvtq_n_f32_s32(vandq_s32(u, top), 24);
 }
 
 /* 2 VL elements as their even and their odd ones. */

@@ -378,6 +378,7 @@ def test_pack_cache(tmp_path, monkeypatch):
     assert "pack cache written" in gyre(*run, "--weights", "int4", "--pack-cache", "auto")[1]
     assert [p.suffix for p in (cache / "gyre").iterdir()] == [".pack"]
     assert f"--pack-cache: found the folder '{cache}'" in gyre(*run, "--pack-cache", cache, code=2)[1]
+    assert "whose folder goes" in gyre("bench", "engine", "--synthetic", "tiny-ouro", "--pack-cache", "auto", code=2)[1]
     assert "expected one of auto|on|off" in gyre(*run, "--pin", "yes", code=2)[1]
     assert gyre(*run, "--weights", "int4", "--pin", "on")[0] == gyre(*run, "--weights", "int4", "--pin", "off")[0]
 

@@ -281,7 +281,7 @@ def test_eval_of_a_text_file(synth, tmp_path):
 
 
 def test_default_model_lies_beside_the_program(synth, tmp_path):
-    for place in ("share/gyre/models/demo", "models/demo"):
+    for place in ("share/gyre/models/gyre-6m", "models/gyre-6m"):
         root = tmp_path / place.replace("/", "-")
         binary = root / ("bin/gyre" if place.startswith("share") else "build/release/gyre")
         binary.parent.mkdir(parents=True)

@@ -419,7 +419,7 @@ static void cores_first(void) {
 static int bench_open(bench *b) {
     gy_cpu_opts o = {.act = act_of(b->o.form), .n_thread = b->o.n_thread, .pin = 1, .limits = {MAX_ROWS, MAX_K, 2048}};
     gy_err err = {0};
-    if (gy_team_create(b->o.n_thread, 1, &b->team) < 0 || gy_backend_cpu_create(&o, &err, &b->be) < 0) {
+    if (gy_team_create(b->o.n_thread, GY_PIN_ON, &b->team) < 0 || gy_backend_cpu_create(&o, &err, &b->be) < 0) {
         fprintf(stderr, "gyre-bench-onednn: %s\n", err.msg[0] ? err.msg : "no memory");
         return 0;
     }

@@ -184,6 +184,10 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
      * cannot be written), or its path. About as large as the weights. One that does not fit is written anew; results
      * are the same. */
     const char *pack_cache;
+
+    /* Whether compute threads are bound to physical cores: "auto" (default: where there are several NUMA nodes), "on",
+     * "off". The thread that steps is never bound, nor are more threads than cores, nor workers, which share them. */
+    const char *pin;
 } gyre_options;
 
 GYRE_API void gyre_options_default(gyre_options *o, size_t size); /* size: sizeof *o */

@@ -128,6 +128,16 @@ gy_status gy_api_model_set_cache(gy_api_model *m, const char *cache, gy_err *err
     return GY_OK;
 }
 
+gy_status gy_api_model_set_pin(gy_api_model *m, const char *pin, gy_err *err) {
+    static const char *const names[] = {[GY_PIN_AUTO] = "auto", [GY_PIN_ON] = "on", [GY_PIN_OFF] = "off"};
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(pin, names[i]) != 0) continue;
+        m->pin = (gy_pin)i;
+        return GY_OK;
+    }
+    return gy_err_set(err, GY_E_ARG, "pin: found '%.40s', expected auto, on or off", pin);
+}
+
 gy_status gy_api_model_settle_pack(gy_api_model *m, size_t have, gy_err *err) {
     size_t weights;
     if (m->pack != GY_PACK_AUTO) return GY_OK;
@@ -153,7 +163,7 @@ static gy_status open_cuda(gy_api_model *m, const gy_api_load_opts *lo, gy_err *
 }
 
 gy_status gy_api_model_open_backend(gy_api_model *m, const gy_api_load_opts *lo, gy_err *err) {
-    gy_cpu_opts o = {.act = m->act, .n_thread = lo->threads, .limits = *lo->limits};
+    gy_cpu_opts o = {.act = m->act, .n_thread = lo->threads, .pin = m->pin, .limits = *lo->limits};
     const char *name = lo->backend;
     if (!strcmp(name, "ref")) return gy_backend_ref_create(m->act, err, &m->be);
     if (!strncmp(name, "cuda", 4)) return open_cuda(m, lo, err);

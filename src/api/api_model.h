@@ -27,6 +27,7 @@ typedef struct gy_api_model {
     gy_pack pack;
     const char *cache_text; /* of gy_api_model_set_cache */
     gy_pack_where cache;
+    gy_pin pin;
     gy_backend *be;
     gy_model *model;
 } gy_api_model;
@@ -50,6 +51,7 @@ gy_status gy_api_model_set_weights(gy_api_model *m, const char *weights, int qua
 gy_status gy_api_model_set_pack(gy_api_model *m, const char *pack, gy_err *err); /* "auto", "on", "off" */
 /* "off", "auto", "auto:FOLDER", or a path. Borrowed until load. */
 gy_status gy_api_model_set_cache(gy_api_model *m, const char *cache, gy_err *err);
+gy_status gy_api_model_set_pin(gy_api_model *m, const char *pin, gy_err *err); /* "auto", "on", "off" */
 /* "auto" becomes "on" or "off", for a process that may take `have` bytes of the host (0: unknown). */
 gy_status gy_api_model_settle_pack(gy_api_model *m, size_t have, gy_err *err);
 /* What of `have` free bytes of the host (0: unknown) is left when weights in 8 bits or, with pack on, copies have been

@@ -63,6 +63,7 @@ void gyre_options_default(gyre_options *o, size_t size) {
                       .weights = "auto",
                       .pack = "auto",
                       .pack_cache = "off",
+                      .pin = "auto",
                       .backend = "auto",
                       .max_rows = e.sched.max_rows,
                       .max_seqs = e.sched.max_seqs,
@@ -106,6 +107,7 @@ static gy_status complete(const gyre_options *o, gy_err *err, gyre_options *full
     if (!full->weights) full->weights = d.weights;
     if (!full->pack) full->pack = d.pack;
     if (!full->pack_cache) full->pack_cache = d.pack_cache;
+    if (!full->pin) full->pin = d.pin;
     if (!full->backend) full->backend = d.backend;
     if (!full->kv_layout) full->kv_layout = d.kv_layout;
     if (!full->kv_dtype) full->kv_dtype = d.kv_dtype;
@@ -248,6 +250,7 @@ static gy_status open_all(gyre *g, const char *dir, const gyre_options *o, gy_er
     if (!has_peers) GY_TRY(gy_api_model_set_weights(&g->m, full.weights, full.weights_head != 0, err));
     if (!has_peers) GY_TRY(gy_api_model_set_pack(&g->m, full.pack, err));
     if (!has_peers) GY_TRY(gy_api_model_set_cache(&g->m, full.pack_cache, err));
+    if (!has_peers) GY_TRY(gy_api_model_set_pin(&g->m, full.pin, err));
     int64_t n_worker = (int64_t)full.prefill + full.decode + full.hybrid;
     if (!has_peers) GY_TRY(choose_max_len(g, full.backend, n_worker > 0 ? n_worker : 1, &e, err));
     GY_TRY(open_queues(g, &full, err));

@@ -91,6 +91,7 @@ static void put_engine(command *c, const gy_api_model *m, const gy_engine_opts *
     if (m->form != GY_WEIGHTS_AS_FILE) flag(c, "--weights", gy_weight_form_name(m->form));
     if (m->quant_head) word(c, "--weights-head");
     flag(c, "--pack", gy_pack_name(m->pack));
+    flag(c, "--pin", "off"); /* workers share the cores: each would be bound to the same */
     if (gy_pack_where_any(&m->cache)) flag(c, "--pack-cache", m->cache_text);
     if (!dev->n) flag(c, "--backend", !strcmp(m->be->ops->name, "ref") ? "ref" : "cpu");
     flag_int(c, "--max-rows", e->sched.max_rows);

@@ -1,18 +1,13 @@
-/* CPU features by CPUID and XGETBV, and physical cores by affinity and sysfs. Besides this file, #if on the
+/* CPU features by CPUID and XGETBV. Besides this file, #if on the
  * processor stands in team.c (pause) and where ops/cpu/cpu.c chooses kernels.
  * __builtin_cpu_supports of gcc 12 knows neither AVX512_BF16 nor AMX, and does not ask the system for AMX's registers.
  */
 #include "base/cpu.h"
 
-#include "base/cpu_int.h"
-
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static pthread_once_t cpu_once = PTHREAD_ONCE_INIT;
 static uint32_t cpu_found;
@@ -23,6 +18,7 @@ static _Atomic uint32_t cpu_mask = ~(uint32_t)0;
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 /* Intel SDM vol. 1, chapter 13: state components of XCR0. */
 enum { XCR0_AVX = 0x6, XCR0_AVX512 = 0xE6, XCR0_AMX = 0x60000 };
@@ -172,80 +168,4 @@ int gy_cpu_format(uint32_t features, char *buf, int cap) {
         n += snprintf(buf + n, (size_t)(cap - n), "%s%s", n ? " " : "", cpu_names[i].name);
     }
     return n;
-}
-
-/* ---- cores ---- */
-
-enum { CPU_SETS = 8, CPU_MAX = CPU_SETS * CPU_SETSIZE };
-typedef struct cpu_allowed {
-    cpu_set_t set[CPU_SETS]; /* one long bit set of CPU_MAX bits */
-} cpu_allowed;
-
-static int cpu_is_allowed(const cpu_allowed *a, long cpu) {
-    return cpu >= 0 && cpu < CPU_MAX && CPU_ISSET_S((size_t)cpu, sizeof a->set, a->set);
-}
-
-/* Where the system does not say, all processors that are on line. */
-static void cpu_get_allowed(cpu_allowed *a) {
-    memset(a, 0, sizeof *a);
-    if (sched_getaffinity(0, sizeof a->set, a->set) == 0 && CPU_COUNT_S(sizeof a->set, a->set) > 0) return;
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    for (long i = 0; i == 0 || (i < n && i < CPU_MAX); i++) CPU_SET_S((size_t)i, sizeof a->set, a->set);
-}
-
-/* sysfs list "0-3,64" -> its first member that is allowed, or -1. */
-static long cpu_first_allowed(const char *list, const cpu_allowed *a) {
-    for (const char *s = list; *s >= '0' && *s <= '9';) {
-        char *end;
-        long lo = strtol(s, &end, 10), hi = lo;
-        if (*end == '-') hi = strtol(end + 1, &end, 10);
-        for (long i = lo; i <= hi && i < CPU_MAX; i++)
-            if (cpu_is_allowed(a, i)) return i;
-        s = *end == ',' ? end + 1 : end;
-    }
-    return -1;
-}
-
-/* The siblings of cpu on its core, as text. Kernels before 5.2 know only the second name. 0 when there is none. */
-static int cpu_read_siblings(long cpu, char *buf, int cap) {
-    static const char *const names[] = {"core_cpus_list", "thread_siblings_list"};
-    for (int i = 0; i < 2; i++) {
-        char path[96];
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%ld/topology/%s", cpu, names[i]);
-        FILE *f = fopen(path, "re");
-        if (!f) continue;
-        int got = fgets(buf, cap, f) != NULL;
-        fclose(f);
-        if (got) return 1;
-    }
-    return 0;
-}
-
-/* Of the siblings on one core the lowest allowed one stands for it; without sysfs each CPU is its own core. */
-int gy_cpu_list_physical(int *cpu_out, int cap) {
-    cpu_allowed a;
-    cpu_get_allowed(&a);
-    int n = 0;
-    for (long cpu = 0; cpu < CPU_MAX; cpu++) {
-        char list[256];
-        if (!cpu_is_allowed(&a, cpu)) continue;
-        if (cpu_read_siblings(cpu, list, sizeof list)) {
-            long first = cpu_first_allowed(list, &a);
-            if (first >= 0 && first != cpu) continue;
-        }
-        if (n < cap) cpu_out[n] = (int)cpu;
-        n++;
-    }
-    return n;
-}
-
-int gy_cpu_count_physical(void) {
-    int n = gy_cpu_list_physical(NULL, 0);
-    return n > 0 ? n : 1;
-}
-
-int gy_cpu_count_allowed(void) {
-    cpu_allowed a;
-    cpu_get_allowed(&a);
-    return CPU_COUNT_S(sizeof a.set, a.set);
 }

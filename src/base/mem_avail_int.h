@@ -6,9 +6,6 @@
 
 /* /proc/meminfo: bytes of MemAvailable, 0 = not there. */
 size_t gy_mem_parse_meminfo(const char *text);
-/* /proc/self/cgroup: the path of the v2 group ("0::PATH"), or of the v1 group whose controllers include memory
- * ("4:memory:PATH"). Returns 0 when there is none or it does not fit; out is then untouched. */
-int gy_mem_parse_cgroup(const char *text, int v2, char *out, size_t cap);
 /* Contents of memory.max, memory.current, memory.stat (v2) or memory.limit_in_bytes, memory.usage_in_bytes, memory.stat
  * (v1): bytes left, SIZE_MAX = no limit. File pages that are not in use (inactive) count as left: the system drops them
  * before it runs out, as it does in MemAvailable. */

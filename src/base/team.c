@@ -132,15 +132,15 @@ void gy_team_run(gy_team *t, gy_team_fn fn, void *arg) {
     t->running = 0;
 }
 
-/* Best effort. The first core is left to the caller; a team larger than the cores stays free. */
-static void team_pin(gy_team *t) {
-    int cpu[TEAM_MAX], n = gy_cpu_list_physical(cpu, TEAM_MAX);
-    if (n < t->n_member) return;
+/* Best effort. Member 0's core is left to the caller. */
+static void team_pin(gy_team *t, const gy_cores *c) {
+    if (c->n < t->n_member) return;
     for (int i = 1; i < t->n_member; i++) {
+        int cpu = gy_cores_of_member(c, i, t->n_member);
         cpu_set_t set;
         CPU_ZERO(&set);
-        if (cpu[i] >= CPU_SETSIZE) return;
-        CPU_SET(cpu[i], &set);
+        if (cpu >= CPU_SETSIZE) return;
+        CPU_SET(cpu, &set);
         pthread_setaffinity_np(t->member[i].thread, sizeof set, &set);
     }
 }
@@ -160,20 +160,22 @@ static gy_status team_start(gy_team *t) {
     return failed ? GY_E_NOMEM : GY_OK;
 }
 
-gy_status gy_team_create(int n_member, int pin, gy_team **out) {
+gy_status gy_team_create(int n_member, gy_pin pin, gy_team **out) {
     if (n_member < 0 || n_member > TEAM_MAX) return GY_E_ARG;
     gy_team *t = gy_mem_alloc(GY_MEM_BASE, 1, sizeof *t);
     if (!t) return GY_E_NOMEM;
-    t->n_member = n_member ? n_member : gy_cpu_list_physical(NULL, 0);
+    gy_cores c;
+    gy_cores_find("", NULL, &c);
+    t->n_member = n_member ? n_member : gy_cores_members(&c);
     if (t->n_member > TEAM_MAX) t->n_member = TEAM_MAX;
-    t->spin_ns = t->n_member <= gy_cpu_count_allowed() ? TEAM_SPIN_NS : TEAM_SPIN_SHORT_NS;
+    t->spin_ns = t->n_member <= c.n_logical && t->n_member <= c.quota ? TEAM_SPIN_NS : TEAM_SPIN_SHORT_NS;
     t->member = gy_mem_alloc(GY_MEM_BASE, (size_t)t->n_member, sizeof *t->member);
     gy_status st = t->member ? team_start(t) : GY_E_NOMEM;
     if (st < 0) {
         gy_team_destroy(t);
         return st;
     }
-    if (pin) team_pin(t);
+    if (pin == GY_PIN_ON || (pin == GY_PIN_AUTO && c.n_node > 1)) team_pin(t, &c);
     *out = t;
     return GY_OK;
 }

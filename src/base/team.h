@@ -13,8 +13,12 @@
 typedef struct gy_team gy_team;
 typedef void (*gy_team_fn)(void *arg, int member, int n_member);
 
-/* n_member 0 = one per physical core that this process may use. pin: bind members to cores. */
-gy_status gy_team_create(int n_member, int pin, gy_team **out);
+/* AUTO: where there are several NUMA nodes, so that members stay beside the memory that they touched first. */
+typedef enum gy_pin { GY_PIN_AUTO, GY_PIN_ON, GY_PIN_OFF } gy_pin;
+
+/* n_member 0 = gy_cpu_count_physical(). Members are bound to cores in order of nodes: there is one team, whose members
+ * of a node are neighbours, so that static shares keep to their node. A team larger than the cores is never bound. */
+gy_status gy_team_create(int n_member, gy_pin pin, gy_team **out);
 void gy_team_destroy(gy_team *t); /* accepts NULL */
 int gy_team_size(const gy_team *t);
 void gy_team_run(gy_team *t, gy_team_fn fn, void *arg); /* returns when all members have returned from fn */

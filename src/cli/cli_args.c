@@ -132,6 +132,8 @@ static const gy_opt device_rows[] = {
     {"device", GY_OPT_STR, AT(device), "cpu|cuda|cuda:N", 0, 0, "cpu",
      "where the model runs; several processes may have a list, cuda:0,cuda:1: prefill first, then decode, then hybrid"},
     {"threads", GY_OPT_I32, AT(threads), "N", 1, 1024, "physical cores", "results do not depend on it"},
+    {"pin", GY_OPT_WORD, AT(pin), "auto|on|off", 0, 0, "auto, where there are several NUMA nodes",
+     "bind the threads to physical cores"},
     {"max-rows", GY_OPT_I32, AT(max_rows), "N", 1, 65536, "256", "rows of one pass; results do not depend on it"},
 };
 #define KV_DTYPE_ROW                                                                                                   \

@@ -50,6 +50,7 @@ typedef struct gy_args {
     int weights_head;
     int pack;               /* a gy_pack */
     const char *pack_cache; /* NULL: off */
+    int pin;                /* a gy_pin */
     int backend;            /* -1 not given, 0 ref, 1 cpu */
     int32_t threads, max_rows, max_seqs, max_len, kv_blocks;
     const char *kv_layout;

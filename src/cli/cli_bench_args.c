@@ -86,9 +86,10 @@ static gy_status refuse_others(const gy_args *a, gy_err *err) {
 
 /* What the model was loaded with, and what is said of all cells, is the command line's. */
 static gy_status refuse_in_cell(const gy_opts *o, gy_err *err) {
-    static const char *const never[] = {"cell",         "synthetic", "device",     "dtype",    "threads", "weights",
-                                        "weights-head", "pack",      "pack-cache", "cpu-mask", "json",    "csv",
-                                        "compare",      "config",    "prefill",    "decode",   "hybrid",  NULL};
+    static const char *const never[] = {"cell",     "synthetic",    "device", "dtype",      "threads",
+                                        "weights",  "weights-head", "pack",   "pack-cache", "pin",
+                                        "cpu-mask", "json",         "csv",    "compare",    "layouts",
+                                        "config",   "prefill",      "decode", "hybrid",     NULL};
     for (const char *const *n = never; *n; n++)
         if (gy_opts_given(o, *n)) return gy_err_set(err, GY_E_ARG, "--%s: is for all cells, not for one", *n);
     return GY_OK;

@@ -64,6 +64,7 @@ gy_status gy_cli_gyre_options(const gy_args *a, gy_err *err, gyre_options *o) {
     o->weights_head = a->weights_head;
     o->pack = gy_pack_name((gy_pack)a->pack);
     o->pack_cache = gy_cli_pack_cache(a);
+    o->pin = gy_cli_pin(a);
     o->backend = gy_cli_backend(a);
     o->threads = a->threads;
     o->max_rows = a->max_rows;

@@ -270,6 +270,7 @@ static void report_cpu(gy_report *r, uint32_t found) {
     gy_cpu_format(found & ~used, buf, sizeof buf);
     gy_report_text(r, "features_masked", "%s", buf[0] ? buf : "none");
     gy_report_int(r, "physical_cores", gy_cpu_count_physical());
+    gy_report_int(r, "numa_nodes", gy_cpu_count_nodes());
     if (gy_backend_cpu_create(&o, &err, &be) >= 0) {
         gy_report_text(r, "variant", "%s", be->ops->name);
         gy_report_text(r, "variant_why", "the fastest that the features in use allow");

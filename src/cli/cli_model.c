@@ -88,9 +88,14 @@ const char *gy_cli_pack_cache(const gy_args *a) {
     return full ? full : "auto";
 }
 
+const char *gy_cli_pin(const gy_args *a) {
+    return a->pin == GY_PIN_ON ? "on" : a->pin == GY_PIN_OFF ? "off" : "auto";
+}
+
 static gy_status set_weights(gy_cli_model *m, const gy_args *a, gy_err *err) {
     gy_status st = gy_api_model_set_weights(m, gy_cli_weights(a), a->weights_head, err);
     m->pack = (gy_pack)a->pack;
+    m->pin = (gy_pin)a->pin;
     if (st < 0)
         gy_err_set(err, st, "--weights-head: found without --weights fp8, int8 or int4");
     else if ((st = gy_api_model_set_cache(m, gy_cli_pack_cache(a), err)) < 0)

@@ -27,6 +27,7 @@ gy_status gy_cli_check_device(const gy_args *a, gy_err *err);
 const char *gy_cli_backend(const gy_args *a);
 /* gyre_options.pack_cache: auto gets the user's folder of caches. Asks XDG_CACHE_HOME and HOME. */
 const char *gy_cli_pack_cache(const gy_args *a);
+const char *gy_cli_pin(const gy_args *a); /* gyre_options.pin */
 /* What model.h calls the form of the weights. */
 const char *gy_cli_weights(const gy_args *a);
 /* Token ids separated by commas or blanks, appended. Errors name `what`. */

@@ -117,6 +117,7 @@ static gy_status check_theirs(const gy_args *a, gy_err *err) {
                                          "weights-head",
                                          "pack",
                                          "pack-cache",
+                                         "pin",
                                          "threads",
                                          "backend",
                                          "max-rows",

@@ -330,7 +330,7 @@ static gy_status writing_open(writing *w, const char *path, gy_err *err) {
     gy_status s = GY_OK;
     if (!e || !w->piece) s = gy_err_set(err, GY_E_NOMEM, "%s: no memory for writing", path);
     for (size_t i = 0; s == GY_OK && i < n; i++) e[i] = w->list.v.data[i].e;
-    if (s == GY_OK && (s = gy_team_create(0, 0, &w->team)) < 0)
+    if (s == GY_OK && (s = gy_team_create(0, GY_PIN_OFF, &w->team)) < 0)
         s = gy_err_set(err, s, "%s: cannot start the threads that compute it", path);
     if (s == GY_OK) s = gy_st_writer_open(path, e, n, err, &w->file);
     gy_mem_free(e);

@@ -72,7 +72,7 @@ static gy_status fill_device(void *lib, int32_t ordinal, gy_backend *be, gy_err 
 
 static gy_status add_host(gy_backend *be, const gy_cuda_opts *o, gy_err *err) {
     cuda_host *h = gy_mem_alloc(GY_MEM_ENGINE, 1, sizeof *h);
-    if (!h || gy_team_create(o->n_thread, 0, &h->team) < 0) {
+    if (!h || gy_team_create(o->n_thread, GY_PIN_OFF, &h->team) < 0) {
         gy_mem_free(h);
         return gy_err_set(err, GY_E_NOMEM, "cuda: no memory for the threads that sample");
     }

@@ -21,6 +21,7 @@
 #include "base/device.h"
 #include "base/draw.h"
 #include "base/status.h"
+#include "base/team.h"
 #include "tensor/quant.h"
 
 #include <stddef.h>
@@ -382,7 +383,7 @@ gy_status gy_backend_ref_create(gy_dtype act, gy_err *err, gy_backend **out);
 typedef struct gy_cpu_opts {
     gy_dtype act;
     int n_thread; /* 0 = physical cores */
-    int pin;
+    gy_pin pin;
     gy_ops_limits limits;
 } gy_cpu_opts;
 /* Chooses the variant by gy_cpu_features() (mask included); portable C where none of them is offered. */

@@ -356,6 +356,32 @@ def test_weights_in_fewer_bits():
     assert "expected one of auto|bf16|fp8|int8|int4" in gyre(*run, "--weights", "q4", code=2)[1]
 
 
+def test_pack_cache(tmp_path, monkeypatch):
+    """The second start reads what the first one kept, with workers too; nothing is written unasked."""
+    model, cache = shutil.copytree(OURO, tmp_path / "model"), tmp_path / "cache"
+    before = sorted(p.name for p in model.iterdir())
+    run = ["run", model, "--prompt-ids", "1,2,3,4,5,6,7", "--max-tokens", 16, "--ignore-eos", "--log-level", "info"]
+    for form in ("auto", "int8"):
+        want = gyre(*run, "--weights", form)[0]
+        assert sorted(p.name for p in model.iterdir()) == before
+        file = tmp_path / f"{form}.pack"
+        for line in ("pack cache written", "pack cache found"):
+            out, err = gyre(*run, "--weights", form, "--pack-cache", file)
+            assert out == want and line in err and file.stat().st_size > 4096
+        assert gyre(*run, "--weights", form, "--pack-cache", file, "--prefill", 1, "--decode", 1)[0] == want
+    gyre(*run, "--weights", "int4", "--pack-cache", "auto")
+    kept = [p for p in model.iterdir() if p.name not in before]
+    assert len(kept) == 1 and kept[0].suffix == ".pack"
+    kept[0].unlink()
+    (model / (kept[0].name + ".part")).mkdir()  # nothing can be written there, by root neither
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    assert "pack cache written" in gyre(*run, "--weights", "int4", "--pack-cache", "auto")[1]
+    assert [p.suffix for p in (cache / "gyre").iterdir()] == [".pack"]
+    assert f"--pack-cache: found the folder '{cache}'" in gyre(*run, "--pack-cache", cache, code=2)[1]
+    assert "expected one of auto|on|off" in gyre(*run, "--pin", "yes", code=2)[1]
+    assert gyre(*run, "--weights", "int4", "--pin", "on")[0] == gyre(*run, "--weights", "int4", "--pin", "off")[0]
+
+
 def test_kv_in_int8():
     """It changes tokens, takes half, is the same with workers, and names what is wrong."""
     run = ["run", OURO, "--prompt-ids", "1,2,3,4,5,6,7", "--max-tokens", 16, "--ignore-eos"]

@@ -19,6 +19,7 @@
 #include <cmocka.h>
 
 #include "cuda_proxy.h"
+#include "ops_bench.h"
 
 #include "base/cpu.h"
 #include "base/mem.h"

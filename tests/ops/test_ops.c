@@ -262,6 +262,50 @@ static void test_attn_known(void **state) {
     backends_close();
 }
 
+/* KV in I8: rows of three positions as rope_kv leaves them, and attention over them. KV head 0 has equal keys: the mean
+ * of the values; in head 1 the last position's key dominates. */
+static void test_kv_i8_known(void **state) {
+    (void)state;
+    enum { D = 4, KV = 2, N = 3 };
+    static char pool[2 * 16 * KV * (D + GY_KV_SCALE_BYTES)];
+    const float form[D] = {127, -127, 64, 0.5f}, c[D / 2 * N] = {1, 1, 1, 1, 1, 1}, s[D / 2 * N] = {0};
+    const int8_t whole[D] = {127, -127, 64, 0};
+    const int32_t pos[N] = {0, 1, 2}, slot[N] = {9, 4, 15};
+    const int64_t off[N] = {0};
+    gy_kv_view kv = {.base = pool, .map = slot, .dtype = GY_I8, .n_layer = 1, .n_head_kv = KV, .head_dim = D};
+    backends_open(GY_F32);
+    for (int b = 0; b < n_backend; b++) {
+        if (!(backends[b]->ops->kv_types >> GY_I8 & 1)) continue;
+        float qkv[N][3 * KV * D], y[N][KV * D];
+        for (int j = 0; j < N; j++) { /* sizes of V: 1, 2, 4; of K: 1 in head 0; 1, 2, 4 in head 1 */
+            for (int e = 0; e < KV * D; e++) {
+                qkv[j][e] = form[e % D];
+                qkv[j][KV * D + e] = form[e % D] * (e < D ? 1.0f : (float)(1 << j));
+                qkv[j][2 * KV * D + e] = form[e % D] * (float)(1 << j);
+            }
+        }
+        gy_rope_kv_args r = {.qkv = qkv, .cos = c, .sin = s, .n_head = KV, .kv = &kv, .rows = {N, pos, slot, off}};
+        memset(pool, 0x55, sizeof pool);
+        backends[b]->ops->rope_kv(backends[b], &r);
+        for (int i = 0; i < 2 * N * KV; i++) {
+            const char *row = pool + gy_kv_offset(&kv, slot[i / 2 / KV], 0, i % 2);
+            float scale = i % 2 || i / 2 % KV ? (float)(1 << i / 2 / KV) : 1, got;
+            memcpy(&got, row + KV * D + i / 2 % KV * GY_KV_SCALE_BYTES, sizeof got);
+            assert_true(got == scale);
+            assert_memory_equal(row + i / 2 % KV * D, whole, D);
+        }
+        gy_attn_args a = {.q = qkv, .q_stride = 3 * KV * D, .n_head = KV, .scale = 0.5f, .kv = &kv, .y = y};
+        a.rows = r.rows;
+        backends[b]->ops->attn(backends[b], &a);
+        for (int j = 0; j < N; j++)
+            for (int e = 0; e < KV * D; e++) {
+                double mean = e < D ? ((1 << (j + 1)) - 1) / (j + 1.0) : 1 << j;
+                near(y[j][e], mean * whole[e % D], 127 * 4 * 16 * U_F32);
+            }
+    }
+    backends_close();
+}
+
 /* By the other direction: Phi of the draw, through erfc, gives back the Philox words' place between Phi(-3) and Phi(3).
  * Zero rows are zero; the second draw of a block is words 2 and 3. */
 static void test_latent_init_known(void **state) {
@@ -398,6 +442,7 @@ int main(void) {
         cmocka_unit_test(test_rope_kv_known),
         cmocka_unit_test(test_rope_rounding),
         cmocka_unit_test(test_attn_known),
+        cmocka_unit_test(test_kv_i8_known),
         cmocka_unit_test(test_latent_init_known),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_failing_allocations),

@@ -141,6 +141,19 @@ static void attn_run(gy_backend *be, const batch *b, int from, int n, void *y) {
     gy_mem_guard_end();
 }
 
+/* Elements of K and V that the rows see. */
+static double kv_elems(const batch *b) {
+    double n = 0;
+    for (int r = 0; r < b->n_row; r++) n += b->rows.pos[r] + 1;
+    return 2 * n * batch_width(b);
+}
+
+static void attn_timed(gy_backend *be, const batch *b) {
+    double kv = kv_elems(b), rows = 2.0 * b->n_row * b->n_head * b->head_dim;
+    TIMED(be, 0, kv * (b->type == GY_I8 ? 1 : (double)dt_bytes(b->type)) + rows * (double)dt_bytes(b->act),
+          2 * kv * b->n_head / b->n_head_kv, attn_run(be, b, 0, b->n_row, b->y.p));
+}
+
 static double kv_at(const batch *b, int r, int j, int kv, int head, int e) {
     return kv_get(b, b->kv.map[b->rows.map_off[r] + j], kv, head * b->head_dim + e);
 }
@@ -233,15 +246,18 @@ static void test_exact(void **state) {
                 }
                 attn_run(be, &b, 0, 3, b.y.p);
                 against_exact(&b, n_dot_of(&variants[iv], d), variants[iv].weight_err, &w, "attn");
+                attn_timed(be, &b);
                 batch_free(&b);
             }
             const int pos[] = {70, 3}; /* more query heads than walk the context together, cut inside a group of 3 */
             batch b = batch_make(acts[ia], 72, 24, 12, pos, 2, 1, V_UNIT);
             attn_run(be, &b, 0, 2, b.y.p);
             against_exact(&b, n_dot_of(&variants[iv], 12), 0, &w, "attn, 72 heads");
+            attn_timed(be, &b);
             batch_free(&b);
             if (with_ref) worst_print("attn", "ref", acts[ia], &w_ref);
             worst_print("attn", variants[iv].name, acts[ia], &w);
+            bench_print((const char *const[]){"attn", NULL}, variants[iv].name, gy_dtype_name(acts[ia]));
             gy_backend_destroy(be);
             gy_backend_destroy(ref);
         }
@@ -555,6 +571,10 @@ static void rope_case(gy_backend *ref, gy_backend *be, int head_dim, int bits, v
         same_check(b.q.p + row, a.q.p + row, (size_t)(6 * head_dim) * dt_bytes(be->act), "rotated q");
     }
     same_check(b.pool.p, a.pool.p, a.pool.n, "KV");
+    double n =
+        4.0 * head_dim; /* rows; q and k are read and written, v too; turning an element is two products, a sum */
+    TIMED(be, 0, 2 * n * (6 + 2 + 2) * (double)dt_bytes(be->act) + n * 4, n * (6 + 2) * 3,
+          rope_run(be, &b, kind, bits >> 1 & 1, bits & 4 ? bias : NULL, cs));
     for (int i = 0; i < 2; i++) {
         buf_free(&bias[i]);
         buf_free(&cs[i]);
@@ -570,6 +590,7 @@ static void test_rope(void **state) {
         gy_backend *ref = ref_open(acts[iv % 2]), *be = cpu_open(&variants[iv / 2], acts[iv % 2], 2);
         for (int i = 0; i < COUNT(dims); i++)
             for (int bits = 0; bits < 8; bits++) rope_case(ref, be, dims[i], bits, bits % 3 ? V_UNIT : V_MIXED);
+        bench_print((const char *const[]){"rope_kv", NULL}, variants[iv / 2].name, gy_dtype_name(acts[iv % 2]));
         gy_backend_destroy(ref);
         gy_backend_destroy(be);
     }
@@ -677,6 +698,7 @@ static void i8_exact(gy_backend *be, const variant *v, worst *w) {
         batch b = batch_make(be->act, groups[i % COUNT(groups)] * 3, 3, dims[i], pos, 2, 1, kind);
         attn_run(be, &b, 0, 2, b.y.p);
         against_exact(&b, v ? n_dot_of(v, dims[i]) : dims[i] + 2, v ? v->weight_err : 0, w, "attn, I8");
+        if (v) attn_timed(be, &b);
         batch_free(&b);
     }
 }
@@ -693,6 +715,7 @@ static void test_i8_exact(void **state) {
             i8_exact(be, v, &w);
             kv_in_i8 = 0;
             worst_print("attn, KV in I8", v ? v->name : "ref", acts[ia], &w);
+            bench_print((const char *const[]){"attn, KV in I8", NULL}, v ? v->name : "ref", gy_dtype_name(acts[ia]));
             gy_backend_destroy(be);
             for (int i = 0; v && i < COUNT(dims); i++)
                 i8_as_act(v, acts[ia], groups[(i + ia) % COUNT(groups)], dims[i]);
@@ -718,7 +741,9 @@ static void test_i8_equalities(void **state) {
     kv_in_i8 = 0;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    const struct CMUnitTest timed[] = {cmocka_unit_test(test_exact), cmocka_unit_test(test_rope),
+                                       cmocka_unit_test(test_i8_exact)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact),           cmocka_unit_test(test_equalities), cmocka_unit_test(test_no_leak),
         cmocka_unit_test(test_infinite_scores), cmocka_unit_test(test_rope),       cmocka_unit_test(test_one_sequence),
@@ -726,5 +751,7 @@ int main(void) {
         cmocka_unit_test(test_i8_rows),         cmocka_unit_test(test_i8_rope),    cmocka_unit_test(test_i8_exact),
         cmocka_unit_test(test_i8_equalities),
     };
+    bench_open(argc, argv);
+    if (bench.on) return cmocka_run_group_tests(timed, NULL, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

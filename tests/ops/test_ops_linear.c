@@ -55,6 +55,15 @@ static void run(gy_backend *be, const void *x, const gy_weight *w, int n_row, vo
     assert_int_equal(be->ops->sync(be, NULL), GY_OK);
 }
 
+static double bytes_of(const problem *p, gy_dtype act) {
+    double n = p->w.n, k = p->w.k, m = p->n_row;
+    return n * k * (double)dt_bytes(p->w.dtype) + m * (k + n) * (double)dt_bytes(act);
+}
+
+static double flop_of(const problem *p) {
+    return 2.0 * p->w.n * p->w.k * p->n_row;
+}
+
 /* A weight in a form of the backend's own gives the bits of the rows as they are, and the rows are looked at no more.
  */
 static void packed_check(gy_backend *be, const problem *p, const char *what) {
@@ -66,6 +75,7 @@ static void packed_check(gy_backend *be, const problem *p, const char *what) {
     for (int i = 0; i < w.n_part && w.packed; i++) w.part[i].data = NULL;
     run(be, p->x.p, &w, p->n_row, y.p, 0);
     same_check(y.p, p->y.p, y.n, what);
+    if (w.packed) TIMED(be, 1, bytes_of(p, be->act), flop_of(p), run(be, p->x.p, &w, p->n_row, y.p, 0));
     be->ops->unprepare(be, &w);
     assert_null(w.packed);
     be->ops->unprepare(be, &w);
@@ -124,6 +134,7 @@ static void shape_check(gy_backend *ref, gy_backend *be, const variant *v, probl
     memset(p->y.p, 0xc3, p->y.n);
     run(be, p->x.p, &p->w, p->n_row, p->y.p, 0);
     against_exact(p, be->act, n_round_of(v, k), v->needs == GY_CPU_AVX512_BF16, w_be, what);
+    TIMED(be, 0, bytes_of(p, be->act), flop_of(p), run(be, p->x.p, &p->w, p->n_row, p->y.p, 0));
     packed_check(be, p, "weights packed");
 }
 
@@ -155,6 +166,9 @@ static void sweep(const variant *v, gy_dtype act, gy_dtype t) {
     snprintf(name, sizeof name, "linear, weights %s", gy_dtype_name(t));
     worst_print(name, "ref", act, &w_ref);
     worst_print(name, v->name, act, &w_be);
+    char packed[48];
+    snprintf(packed, sizeof packed, "%s, packed", name);
+    bench_print((const char *const[]){name, packed, NULL}, v->name, gy_dtype_name(act));
     gy_backend_destroy(ref);
     gy_backend_destroy(be);
 }
@@ -365,11 +379,14 @@ static void test_many_rows(void **state) {
     }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    const struct CMUnitTest timed[] = {cmocka_unit_test(test_shapes)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),     cmocka_unit_test(test_equalities), cmocka_unit_test(test_no_leak),
         cmocka_unit_test(test_f32_output), cmocka_unit_test(test_many_rows),  cmocka_unit_test(test_quant_as_bf16),
         cmocka_unit_test(test_each_code),
     };
+    bench_open(argc, argv);
+    if (bench.on) return cmocka_run_group_tests(timed, NULL, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -200,6 +200,13 @@ static void same_as_ref(gy_backend *ref, gy_dtype act, problem *p) {
     buf_free(&got);
 }
 
+enum { N_PROBLEM = 2 * V_KIND_COUNT * COUNT(sizes) };
+
+static problem kernel_problem(gy_dtype act, int i) {
+    int n = sizes[(i / 2 + i / 7) % COUNT(sizes)], k = sizes[i / 2 % COUNT(sizes)];
+    return problem_make(act, types[i % 2], 1 + i % 14, n, k, (value_kind)(i / 2 % V_KIND_COUNT));
+}
+
 static void test_kernels(void **state) {
     (void)state;
     for (int i = 0; i < COUNT(kernels); i++)
@@ -207,9 +214,8 @@ static void test_kernels(void **state) {
             print_message("    skipped: this processor has no %s\n", kernels[i].k->name);
     for (int ia = 0; ia < 2; ia++) {
         gy_backend *ref = ref_open(acts[ia]);
-        for (int i = 0; i < 2 * V_KIND_COUNT * COUNT(sizes); i++) {
-            int n = sizes[(i / 2 + i / 7) % COUNT(sizes)], k = sizes[i / 2 % COUNT(sizes)];
-            problem p = problem_make(acts[ia], types[i % 2], 1 + i % 14, n, k, (value_kind)(i / 2 % V_KIND_COUNT));
+        for (int i = 0; i < N_PROBLEM; i++) {
+            problem p = kernel_problem(acts[ia], i);
             same_as_ref(ref, acts[ia], &p);
             problem_free(&p);
         }
@@ -262,6 +268,25 @@ static gy_backend *backend_open(int i, gy_dtype act, int n_thread) {
     gy_cpu_set_mask(~0u);
     assert_int_equal(st, GY_OK);
     return be;
+}
+
+/* --bench: what test_kernels compares, through backends. */
+static void test_timed(void **state) {
+    (void)state;
+    for (int im = 0; im < 2 * COUNT(masks); im++) {
+        gy_dtype act = acts[im % 2];
+        gy_backend *be = backend_open(im / 2, act, BENCH_THREADS);
+        for (int i = 0; be && i < N_PROBLEM; i++) {
+            problem p = kernel_problem(act, i);
+            double m = p.n_row, n = p.w.n, k = p.w.k;
+            TIMED(be, i % 2, (double)p.data.n + m * (k + n) * (double)dt_bytes(act), 2 * m * n * k,
+                  run(be, p.x.p, &p.w, p.n_row, p.y.p, 0));
+            problem_free(&p);
+        }
+        bench_print((const char *const[]){"linear, weights Q8", "linear, weights Q4", NULL}, masks[im / 2].name,
+                    gy_dtype_name(act));
+        gy_backend_destroy(be);
+    }
 }
 
 /* Many rows are one row at a time, with any number of threads, and ref's; rows move about. */
@@ -329,11 +354,14 @@ static void test_many_rows(void **state) {
     problem_free(&p);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    const struct CMUnitTest timed[] = {cmocka_unit_test(test_kernels), cmocka_unit_test(test_timed)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_definition), cmocka_unit_test(test_means_the_product), cmocka_unit_test(test_kernels),
         cmocka_unit_test(test_ends),       cmocka_unit_test(test_batch_is_alone),    cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_many_rows),
     };
+    bench_open(argc, argv);
+    if (bench.on) return cmocka_run_group_tests(timed, NULL, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,6 +24,7 @@ typedef struct op_test {
     int out_scale; /* y holds out_scale * n elements a row, or 1 f32 (0) or 1 f64 (-1) */
     int exact;     /* ref's bits */
     double (*bound)(gy_dtype act, const inputs *in, int r, int i, double want);
+    int flop; /* of an element, for --bench: sums, products, quotients; an exp is one */
 } op_test;
 
 static void *at(const buf *b, gy_dtype t, int64_t i) {
@@ -144,15 +145,15 @@ static double bound_latent_diff(gy_dtype act, const inputs *in, int r, int i, do
 }
 
 static const op_test op_tests[] = {
-    {"norm", run_norm, 1, 1, 0, bound_norm},
-    {"norm in place", run_norm_in_place, 1, 1, 0, bound_norm},
-    {"residual pre", run_residual_pre, 1, 1, 1, NULL},
-    {"residual branch", run_residual_branch, 1, 1, 0, bound_branch},
-    {"residual sum", run_residual_sum, 1, 1, 0, bound_norm},
-    {"silu_mul", run_silu_mul, 2, 1, 0, bound_silu},
-    {"concat", run_concat, 1, 2, 1, NULL},
-    {"gate", run_gate, 1, 0, 0, bound_gate},
-    {"latent_diff", run_latent_diff, 1, -1, 0, bound_latent_diff},
+    {"norm", run_norm, 1, 1, 0, bound_norm, 4},
+    {"norm in place", run_norm_in_place, 1, 1, 0, bound_norm, 4},
+    {"residual pre", run_residual_pre, 1, 1, 1, NULL, 1},
+    {"residual branch", run_residual_branch, 1, 1, 0, bound_branch, 5},
+    {"residual sum", run_residual_sum, 1, 1, 0, bound_norm, 5},
+    {"silu_mul", run_silu_mul, 2, 1, 0, bound_silu, 5},
+    {"concat", run_concat, 1, 2, 1, NULL, 0},
+    {"gate", run_gate, 1, 0, 0, bound_gate, 2},
+    {"latent_diff", run_latent_diff, 1, -1, 0, bound_latent_diff, 5},
 };
 
 static size_t out_bytes(const op_test *op, const inputs *in) {
@@ -183,6 +184,9 @@ static void compare(const op_test *op, gy_backend *ref, gy_backend *be, const in
     guarded(op, ref, in, 0, in->n_row, want.p);
     guarded(op, be, in, 0, in->n_row, got.p);
     if (op->exact) same_check(got.p, want.p, got.n, what);
+    double elem = (double)in->n * in->n_row; /* the second input, where there is one, is left out */
+    TIMED(be, 0, op->in_scale * elem * (double)dt_bytes(in->act) + (double)got.n, op->flop * elem,
+          guarded(op, be, in, 0, in->n_row, got.p));
     int n = op->out_scale > 0 ? op->out_scale * in->n : 1;
     for (int r = 0; r < in->n_row && !op->exact; r++) {
         for (int i = 0; i < n; i++) {
@@ -223,6 +227,7 @@ static void sweep(const op_test *op, const variant *v, gy_dtype act) {
         for (int e = 0; e < 3; e++) buf_free(&b[e]);
     }
     worst_print(op->name, v->name, act, &w);
+    bench_print((const char *const[]){op->name, NULL}, v->name, gy_dtype_name(act));
     gy_backend_destroy(ref);
     gy_backend_destroy(be);
 }
@@ -343,6 +348,8 @@ static void embed_case(gy_backend *ref, gy_backend *be, gy_dtype t, int n, float
         both[i]->ops->embed(both[i], &a);
     }
     same_check(y[1].p, y[0].p, y[0].n, "embed");
+    gy_embed_args a = {.table = &w, .ids = ids, .scale = scale, .n_row = M, .y = y[1].p};
+    TIMED(be, 0, (double)y[1].n + (double)(M * n) * (double)dt_bytes(t), (double)(M * n), be->ops->embed(be, &a));
     for (int r = 0; r < M && scale == 1.0f && t == be->act; r++) {
         const buf *from = &part[ids[r] >= 4];
         size_t row = (size_t)n * dt_bytes(t);
@@ -368,6 +375,8 @@ static void move_case(gy_backend *be, int n) {
     gy_move_args from = {.x = y.p, .idx = back, .n_row = M, .n = n, .y = z.p};
     be->ops->scatter(be, &from);
     same_check(z.p, x.p, x.n, "scatter undoes gather");
+    TIMED(be, 1, 2 * (double)x.n, 0, be->ops->gather(be, &to));
+    TIMED(be, 2, 2 * (double)x.n, 0, be->ops->scatter(be, &from));
     buf_free(&x);
     buf_free(&y);
     buf_free(&z);
@@ -391,6 +400,7 @@ static void rope_table_case(gy_backend *ref, gy_backend *be, int half, int bits)
                                 .cos_out = (float *)out[2 * i].p,
                                 .sin_out = (float *)out[2 * i + 1].p};
         both[i]->ops->rope_table(both[i], &a);
+        if (i) TIMED(be, 3, 8.0 * M * half, 3.0 * M * half, be->ops->rope_table(be, &a)); /* an angle, two values */
     }
     same_check(out[2].p, out[0].p, out[0].n, "cos");
     same_check(out[3].p, out[1].p, out[1].n, "sin");
@@ -411,6 +421,7 @@ static void latent_init_case(gy_backend *ref, gy_backend *be, int n) {
         gy_latent_init_args a = {
             .seed = seed, .pos = pos, .zero = zero, .std = 0.0087f, .mult = 72.66f, .n_row = M, .n = n, .y = y[i].p};
         both[i]->ops->latent_init(both[i], &a);
+        if (i) TIMED(be, 4, (double)y[1].n, 0, be->ops->latent_init(be, &a));
     }
     same_check(y[1].p, y[0].p, y[0].n, "latent_init");
     buf_free(&y[0]);
@@ -433,6 +444,8 @@ static void test_same_bits(void **state) {
             for (int bits = 0; bits < 4; bits++) rope_table_case(ref, be, lengths[i], bits);
             latent_init_case(ref, be, lengths[i]);
         }
+        bench_print((const char *const[]){"embed", "gather", "scatter", "rope_table", "latent_init", NULL},
+                    variants[iv / 2].name, gy_dtype_name(acts[iv % 2]));
         gy_backend_destroy(ref);
         gy_backend_destroy(be);
     }
@@ -482,11 +495,14 @@ static void test_no_rows(void **state) {
     }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    const struct CMUnitTest timed[] = {cmocka_unit_test(test_against_ref), cmocka_unit_test(test_same_bits)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_ref), cmocka_unit_test(test_equalities), cmocka_unit_test(test_no_leak),
         cmocka_unit_test(test_same_bits),   cmocka_unit_test(test_no_rows),    cmocka_unit_test(test_silu_range),
         cmocka_unit_test(test_fused),
     };
+    bench_open(argc, argv);
+    if (bench.on) return cmocka_run_group_tests(timed, NULL, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

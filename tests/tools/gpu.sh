@@ -2,7 +2,7 @@
 # All that needs a GPU, from a build folder whose tests are built: gpu.sh BUILD OUT [NAME...]
 # One line a stage, the tables of timings behind; logs under OUT. NAME...: only these stages:
 #   ops golden sanitizer race      right or wrong
-#   attn timings depth families    how fast, beside the machine's floors (CEILINGS)
+#   record attn timings depth families    how fast, beside the machine's floors (CEILINGS)
 #   long                           the CPU's equalities with the GPU in its place, minutes each; not without its name
 # REPEAT=1 for a first look: without it the cells of the headline table are medians of 3.
 # Runs from the repository's root. ./do test-gpu builds and calls it.
@@ -10,7 +10,7 @@ set -u
 build=$1
 out=$2
 shift 2
-only=${*:-ops golden sanitizer race attn timings depth families}
+only=${*:-ops golden sanitizer race record attn timings depth families}
 CEILINGS=${CEILINGS:-4244:790} # GB/s and TFLOP/s of an H200: docs/kernels.md
 mkdir -p "$out"
 passed=0
@@ -71,6 +71,7 @@ if wanted sanitizer; then
             stage "memcheck_${family}_$dtype" compute-sanitizer --tool memcheck --error-exitcode 9 "$build/gyre" run "$out/mini-$family" --device cuda --dtype "$dtype" --prompt-ids "$ids" --prompt-ids 5,6,7 --max-tokens 4 --ignore-eos
         done
     done
+    stage memcheck_record compute-sanitizer --tool memcheck --error-exitcode 9 "$build/tests/test_ops_record" --without 0 --shape 4
     ids=$(seq -s, 1 70)
     stage initcheck_ouro compute-sanitizer --tool initcheck --kernel-name kernel_substring=prompt_kernel --kernel-name kernel_substring=decode_kernel --kernel-name kernel_substring=join_kernel --kernel-name kernel_substring=norm_kernel --error-exitcode 9 "$build/gyre" run "$out/mini-ouro" --device cuda --dtype bf16 --prompt-ids "$ids" --max-tokens 2 --ignore-eos
 fi
@@ -83,6 +84,12 @@ if wanted race; then
     stage race_ouro_f32 compute-sanitizer --tool racecheck --error-exitcode 9 "$build/gyre" run "$out/mini-ouro" --device cuda --dtype f32 --prompt-ids "$(seq -s, 1 40)" --max-tokens 2 --ignore-eos
 fi
 rm -rf "$out"/mini-*
+
+# A layer by operations, recorded, and recorded without letting the next kernel in.
+if wanted record; then
+    stage record_times "$build/tests/test_ops_record" --without 0,4 --time 1 128 1 2048 8 1024 32 1024 64 1024
+    sed 's/^/    | /' "$out/record_times.log"
+fi
 
 if wanted attn && [ -x "$build/bench/gyre-bench-attn-gpu" ]; then
     stage attn "$build/bench/gyre-bench-attn-gpu"
@@ -121,6 +128,9 @@ if wanted timings; then
         --cell "c32 --concurrency 32 --requests 64 --in 1024 --out 128 --prefill-share 1 --repeat $three" \
         --cell "c128 --concurrency 128 --requests 256 --in 1024 --out 128 --prefill-share 1 --repeat $three" \
         --cell "rows_256 --workload burst --concurrency 256 --in 16 --out 48"
+    few=(--cell "decode_1_128 --concurrency 1 --requests 1 --in 128 --out 32" --cell "decode_32 --workload burst --concurrency 32 --in 128 --out 33")
+    cells few ouro-1.4b "${few[@]}"
+    cells fp8 ouro-1.4b --weights fp8 "${few[@]}"
 fi
 
 # Outputs of 1 to 4 loops, 2.5 on average, another pattern in each request; the same work at full depth beside it.

@@ -3,6 +3,7 @@
  */
 #include "base_test.h"
 
+#include "base/cgroup_int.h"
 #include "base/mem.h"
 #include "base/mem_avail_int.h"
 
@@ -27,20 +28,20 @@ static void test_cgroup(void **state) {
     (void)state;
     char path[64] = "untouched";
     const char *hybrid = "9:name=systemd:/\n8:pids:/\n4:memory:/process_api/86cf\n3:cpuset:/\n0::/user.slice\n";
-    assert_true(gy_mem_parse_cgroup(hybrid, 0, path, sizeof path));
+    assert_true(gy_cgroup_parse(hybrid, "memory", path, sizeof path));
     assert_string_equal(path, "/process_api/86cf");
-    assert_true(gy_mem_parse_cgroup(hybrid, 1, path, sizeof path));
+    assert_true(gy_cgroup_parse(hybrid, NULL, path, sizeof path));
     assert_string_equal(path, "/user.slice");
-    assert_true(gy_mem_parse_cgroup("0::/a:b/c", 1, path, sizeof path)); /* no newline; a colon in the path */
+    assert_true(gy_cgroup_parse("0::/a:b/c", NULL, path, sizeof path)); /* no newline; a colon in the path */
     assert_string_equal(path, "/a:b/c");
-    assert_true(gy_mem_parse_cgroup("7:cpu,memory:/x\n", 0, path, sizeof path));
+    assert_true(gy_cgroup_parse("7:cpu,memory:/x\n", "memory", path, sizeof path));
     assert_string_equal(path, "/x");
-    assert_false(gy_mem_parse_cgroup("7:cpu,memory2,xmemory,name=memory:/x\n", 0, path, sizeof path));
-    assert_false(gy_mem_parse_cgroup("10::/x\n0:cpu:/y\n", 1, path, sizeof path));
-    assert_false(gy_mem_parse_cgroup("0::/only-v2\n", 0, path, sizeof path));
-    assert_false(gy_mem_parse_cgroup("", 1, path, sizeof path));
-    assert_false(gy_mem_parse_cgroup("garbage\n0:\n:\n", 1, path, sizeof path));
-    assert_false(gy_mem_parse_cgroup("0::/too-long", 1, path, 9));
+    assert_false(gy_cgroup_parse("7:cpu,memory2,xmemory,name=memory:/x\n", "memory", path, sizeof path));
+    assert_false(gy_cgroup_parse("10::/x\n0:cpu:/y\n", NULL, path, sizeof path));
+    assert_false(gy_cgroup_parse("0::/only-v2\n", "memory", path, sizeof path));
+    assert_false(gy_cgroup_parse("", NULL, path, sizeof path));
+    assert_false(gy_cgroup_parse("garbage\n0:\n:\n", NULL, path, sizeof path));
+    assert_false(gy_cgroup_parse("0::/too-long", NULL, path, 9));
     assert_string_equal(path, "/x"); /* outputs only on success */
 }
 

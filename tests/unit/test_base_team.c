@@ -45,7 +45,7 @@ static void test_every_member_once_per_round(void **state) {
     (void)state;
     for (int n = 1; n <= MAX_MEMBER; n++) {
         gy_team *t = NULL;
-        assert_int_equal(gy_team_create(n, n % 2, &t), GY_OK);
+        assert_int_equal(gy_team_create(n, n % 2 ? GY_PIN_ON : GY_PIN_OFF, &t), GY_OK);
         assert_int_equal(gy_team_size(t), n);
         round_log r = {.n = 101, .n_member = n, .slow_member = -1};
         for (int i = 1; i <= 1500; i++) {
@@ -61,7 +61,7 @@ static void test_sleep_and_wake(void **state) {
     (void)state;
     for (int n = 2; n <= 4; n++) {
         gy_team *t = NULL;
-        assert_int_equal(gy_team_create(n, 0, &t), GY_OK);
+        assert_int_equal(gy_team_create(n, GY_PIN_OFF, &t), GY_OK);
         round_log r = {.n = 50, .n_member = n};
         for (int i = 1; i <= 60; i++) {
             r.slow_member = i % (n + 1) - 1;
@@ -77,18 +77,18 @@ static void test_create_and_destroy(void **state) {
     (void)state;
     gy_team *t = NULL;
     for (int i = 0; i < 50; i++) { /* destroyed before, while and after members wait for the first time */
-        assert_int_equal(gy_team_create(4, 0, &t), GY_OK);
+        assert_int_equal(gy_team_create(4, GY_PIN_OFF, &t), GY_OK);
         if (i % 3 == 1) sched_yield();
         if (i % 3 == 2) poll(NULL, 0, 1);
         gy_team_destroy(t);
     }
     t = NULL;
-    assert_int_equal(gy_team_create(-1, 0, &t), GY_E_ARG);
-    assert_int_equal(gy_team_create(100000, 0, &t), GY_E_ARG);
+    assert_int_equal(gy_team_create(-1, GY_PIN_OFF, &t), GY_E_ARG);
+    assert_int_equal(gy_team_create(100000, GY_PIN_OFF, &t), GY_E_ARG);
     for (int n = 1; n <= 2; n++) {
         gy_mem_stats s;
         gy_mem_fail_after(n);
-        assert_int_equal(gy_team_create(3, 0, &t), GY_E_NOMEM);
+        assert_int_equal(gy_team_create(3, GY_PIN_OFF, &t), GY_E_NOMEM);
         gy_mem_fail_after(0);
         gy_mem_get_stats(&s);
         assert_int_equal(s.live_bytes[GY_MEM_BASE], 0);
@@ -106,7 +106,7 @@ static void read_affinity(void *arg, int member, int n_member) {
 static void test_default_size_and_pinning(void **state) {
     (void)state;
     gy_team *t = NULL;
-    assert_int_equal(gy_team_create(0, 1, &t), GY_OK);
+    assert_int_equal(gy_team_create(0, GY_PIN_ON, &t), GY_OK);
     int n = gy_team_size(t);
     assert_int_equal(n, gy_cpu_count_physical());
     cpu_set_t *set = gy_mem_alloc(GY_MEM_BASE, (size_t)n, sizeof *set);
@@ -128,7 +128,7 @@ static void test_default_size_and_pinning(void **state) {
 static void test_no_allocation_per_round(void **state) {
     (void)state;
     gy_team *t = NULL;
-    assert_int_equal(gy_team_create(3, 0, &t), GY_OK);
+    assert_int_equal(gy_team_create(3, GY_PIN_OFF, &t), GY_OK);
     round_log r = {.n = 10, .n_member = 3, .slow_member = -1};
     gy_mem_guard_begin();
     for (int i = 0; i < 10; i++) gy_team_run(t, add_share, &r);
@@ -168,7 +168,7 @@ static void nested(void *arg, int member, int n_member) {
 static void run_nested(void *arg) {
     gy_team *t = NULL;
     (void)arg;
-    if (gy_team_create(1, 0, &t) == GY_OK) gy_team_run(t, nested, t);
+    if (gy_team_create(1, GY_PIN_OFF, &t) == GY_OK) gy_team_run(t, nested, t);
 }
 
 static void test_nesting_aborts(void **state) {

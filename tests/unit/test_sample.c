@@ -905,7 +905,7 @@ static void members_in_parallel_equal_serial(void **state) {
     alone = b;
     assert_int_equal(gy_sampler_create(BATCH_V, 3, &b.s), GY_OK);
     assert_int_equal(gy_sampler_create(BATCH_V, 1, &alone.s), GY_OK);
-    assert_int_equal(gy_team_create(3, 0, &team), GY_OK);
+    assert_int_equal(gy_team_create(3, GY_PIN_OFF, &team), GY_OK);
     batch_share(&alone, 0, 1);
     for (int round = 0; round < 100; round++) {
         memset(b.out, 0, sizeof b.out);

@@ -109,6 +109,20 @@ static void drop(grown *g) {
     *g = {};
 }
 
+/* What usual batches need, so that none of them waits for memory (grow waits for the device): all of max_row's rows, up
+ * to USUAL_CHUNKS chunks of context each, and as many items of prompts as there are short runs. */
+static int grow_to_usual(cuda_be *c, cuda_attn *p) {
+    enum { USUAL_CHUNKS = 8, USUAL_HEADS = 16 };
+    size_t n = (size_t)(c->limits.max_row > 0 ? c->limits.max_row : 1),
+           items = n / MIN_RUN * USUAL_HEADS + (size_t)c->n_sm;
+    return grow(c, &p->pos, n * sizeof(int32_t), 0) && grow(c, &p->off, n * sizeof(int64_t), 0) &&
+           grow(c, &p->block, n * sizeof(prompt_block), !p->has_wgmma) &&
+           grow(c, &p->chunk, n * USUAL_CHUNKS * sizeof(chunk_item), 1) &&
+           grow(c, &p->join, n * sizeof(join_item), 1) && grow(c, &p->range, n * sizeof(launch_range), 0) &&
+           grow(c, &p->walk, items * sizeof(prompt_block), 1) && grow(c, &p->cut_row, n * sizeof(join_item), 1) &&
+           grow(c, &p->deal, (items + 3 * (size_t)c->n_sm) * sizeof(int32_t), 0);
+}
+
 gy_status cuda_attn_open(cuda_be *c, gy_err *err) {
     int major = 0, minor = -1;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, c->device);
@@ -116,6 +130,8 @@ gy_status cuda_attn_open(cuda_be *c, gy_err *err) {
     c->attn = (cuda_attn *)calloc(1, sizeof *c->attn);
     if (!c->attn) return cuda_err(err, GY_E_NOMEM, "out of memory");
     c->attn->has_wgmma = major == 9 && minor == 0 && strstr(GY_CUDA_BUILT_FOR, "90a") != NULL;
+    if (!grow_to_usual(c, c->attn))
+        return cuda_err(err, GY_E_NOMEM, "device cuda:%d: no memory for attention's plans", c->device);
     return GY_OK;
 }
 

@@ -17,21 +17,21 @@ static __device__ inline float get(const e4m3 *p, int64_t i) {
     return __uint_as_float((code & 0x7fu) << 20 | (code & 0x80u) << 24) * 0x1p120f;
 }
 
-static __host__ __device__ inline __nv_bfloat162 two_of_bits(uint32_t u) {
+static __device__ inline __nv_bfloat162 two_of_bits(uint32_t u) {
     __nv_bfloat162 v;
     memcpy((void *)&v, &u, sizeof v);
     return v;
 }
-static __host__ __device__ inline uint32_t bits_of_two(__nv_bfloat162 v) {
+static __device__ inline uint32_t bits_of_two(__nv_bfloat162 v) {
     uint32_t u;
     memcpy(&u, &v, sizeof u);
     return u;
 }
 
 /* The lower two bytes, the first to the lower BF16. */
-static __host__ __device__ inline uint32_t widen_two(uint32_t two) {
-    const uint32_t v = (two & 0xffu) | (two & 0xff00u) << 8;
-    const uint32_t places = (v & 0x007f007fu) << 4 | (v & 0x00800080u) << 8;
+static __device__ inline uint32_t widen_two(uint32_t two) {
+    const uint32_t high = __byte_perm(two, 0, 0x1404); /* each the upper byte of 16 bits */
+    const uint32_t places = (high >> 4 & 0x07f007f0u) | (high & 0x80008000u);
     return bits_of_two(__hmul2_rn(two_of_bits(places), two_of_bits(0x7b807b80u))); /* 2^120 */
 }
 

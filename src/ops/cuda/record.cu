@@ -219,7 +219,7 @@ static void walk(cuda_be *c, const cuda_record *r) {
 /* ---- recordings -------------------------------------------------------------------------------------------------- */
 
 /* The key's place; a new one takes the least recently used. */
-static recording *find(cuda_be *c, cuda_record *r, const record_at *key, int *is_new) {
+static recording *find(cuda_record *r, const record_at *key, int *is_new) {
     recording *oldest = r->all;
     r->clock++;
     *is_new = 0;
@@ -231,11 +231,8 @@ static recording *find(cuda_be *c, cuda_record *r, const record_at *key, int *is
         }
         if (x->used < oldest->used) oldest = x;
     }
-    if (oldest->graph) {
-        cuda_ok(c, cudaStreamSynchronize(c->stream), "recording"); /* it may still run */
-        cudaGraphExecDestroy(oldest->graph);
-        oldest->graph = NULL;
-    }
+    if (oldest->graph) cudaGraphExecDestroy(oldest->graph); /* where it still runs, freed when it ends */
+    oldest->graph = NULL;
     oldest->key = *key;
     oldest->used = r->clock;
     *is_new = 1;
@@ -291,7 +288,7 @@ int cuda_record_begin(gy_backend *be, void *record, const gy_record_key *of) {
     record_at key;
     int is_new;
     if (r->is_off || of->n_row <= 0 || of->n_row > MAX_ROWS || of->n_other > MAX_ROWS || !key_of(c, of, &key)) return 0;
-    recording *x = find(c, r, &key, &is_new);
+    recording *x = find(r, &key, &is_new);
     if (x->graph) {
         cuda_ok(c, cudaGraphLaunch(x->graph, c->stream), "a recording");
         return 1;

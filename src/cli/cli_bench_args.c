@@ -88,8 +88,8 @@ static gy_status refuse_others(const gy_args *a, gy_err *err) {
 static gy_status refuse_in_cell(const gy_opts *o, gy_err *err) {
     static const char *const never[] = {"cell",     "synthetic",    "device", "dtype",      "threads",
                                         "weights",  "weights-head", "pack",   "pack-cache", "pin",
-                                        "cpu-mask", "json",         "csv",    "compare",    "layouts",
-                                        "config",   "prefill",      "decode", "hybrid",     NULL};
+                                        "cpu-mask", "json",         "csv",    "compare",    "config",
+                                        "prefill",  "decode",       "hybrid", NULL};
     for (const char *const *n = never; *n; n++)
         if (gy_opts_given(o, *n)) return gy_err_set(err, GY_E_ARG, "--%s: is for all cells, not for one", *n);
     return GY_OK;

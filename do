@@ -273,14 +273,27 @@ cmd_build() {
 
 cmd_demo() {
     build_release
-    prompt=${1:-The loop runs again, and}
     say
-    say "model:  models/demo. It lies in this repository. Its NOTE.txt says that it is SYNTHETIC: random weights"
-    say "        and a byte-level tokenizer, so what follows shows that the engine runs, not that a model has learnt."
-    say "prompt: $prompt"
+    say 'model: models/gyre-6m, which comes with gyre: 5.8 million parameters, 4 loops, trained by tools/train on sums,'
+    say '       sorting, reversing, brackets and definitions. Behind each prompt stands what it writes.'
     say
-    build/release/gyre run models/demo --prompt "$prompt" --max-tokens 48
+    if [ $# -gt 0 ]; then
+        build/release/gyre run --prompt "$1" --max-tokens 64
+        return
+    fi
+    for prompt in '358+47' '90417+9584' 'sort q c a f m x b' 'reverse l o o p' 'close ( [ { } {' 'define boat'; do
+        printf '%s ' "$prompt"
+        build/release/gyre run --prompt "$prompt" --max-tokens 64
+    done
     say
+    say 'Now with the exit gate (--exit gate --exit-threshold 0.95 --min-loops 1): the loops of each token; 4 are all, the first token always takes them.'
+    say
+    for prompt in '1+2' 'sort q c a f m x b'; do
+        printf '%s   ' "$prompt"
+        build/release/gyre run --prompt "$prompt" --exit gate --exit-threshold 0.95 --min-loops 1 --json | sed 's/.*"loops":\(\[[0-9,]*\]\).*"text":"\([^"]*\)".*/\2   \1/'
+    done
+    say
+    say 'More: build/release/gyre serve, and a browser at the address that it prints; build/release/gyre chat --temperature 0.'
 }
 
 cmd_deps() {
@@ -422,10 +435,10 @@ cmd_install() {
     $put install -D -m 644 docs/gyre-gpu.conf "$prefix/share/doc/gyre/gyre-gpu.conf"
     sed "s|@PREFIX@|$prefix|g" docs/gyre.service | $put install -D -m 644 /dev/stdin "$prefix/lib/systemd/system/gyre.service"
     if [ -f docs/gyre.1 ]; then $put install -D -m 644 docs/gyre.1 "$prefix/share/man/man1/gyre.1"; fi
-    for f in models/demo/*; do
+    for f in models/gyre-6m/*; do
         if [ -f "$f" ]; then $put install -D -m 644 "$f" "$prefix/share/gyre/$f"; fi
     done
-    say "installed: $prefix/bin/gyre, lib/libgyre.so with include/gyre.h and gyre.pc, the manual page gyre(1), a unit for systemd, $prefix/share/gyre/models/demo, the licence"
+    say "installed: $prefix/bin/gyre, lib/libgyre.so with include/gyre.h and gyre.pc, the manual page gyre(1), a unit for systemd, $prefix/share/gyre/models/gyre-6m, the licence"
 }
 
 cmd_help() {
@@ -439,7 +452,7 @@ usage: ./do COMMAND
   bench [NAME [ARGS]]     build and run the benchmarks, or one of them; the first run writes a 2.9 GB checkpoint
   fuzz [SECONDS]          run each fuzz target for that long (60)
   test-gpu [STAGE...]     build, and run the tests and timings that need an NVIDIA GPU
-  install [--prefix DIR]  program, library and header, manual page, demo model, licence, under /usr/local by default
+  install [--prefix DIR]  program, library and header, manual page, trained model, licence, under /usr/local by default
   deps                    only install what the others need
   help                    this text
 

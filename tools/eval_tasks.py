@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Exact match and mean loops of a model on the tasks of tools/train/tasks.py, through `gyre run` itself, many prompts at once.
 
-    python3 tools/eval_tasks.py [--model models/demo] [--n 100] [--thresholds 0.5,0.8,0.9] [--out docs/tasks.md] [--svg docs/tasks.svg]
+    python3 tools/eval_tasks.py [--model MODEL] [--n 100] [--thresholds 0.5,0.8,0.9] [--out FILE.md] [--svg FILE.svg]
                                 [--json FILE] [--chat] [-- options of gyre run, as --dtype bf16]
+    python3 tools/eval_tasks.py --variants [--thresholds 0.8] ...
 
 For each setting (full depth, then the rule `gate` at each threshold) and each task and difficulty: the share of answers that are
 exactly right, and loops a token: of all output tokens, and of those that the rule decides (all but the first, which always
-runs full depth). Problems are the test half, which training never draws. No timing. Only the standard library.
+runs full depth). With --variants: by group of tasks, for other types of weights and activations, workers and the prefix cache, and
+how many outputs are the same as plain BF16's, token for token. Problems are the test half, which training never draws. No
+timing. Only the standard library.
 """
 import argparse
 import json
@@ -21,17 +24,25 @@ sys.path.insert(0, ROOT + "/tools/train")
 import tasks  # noqa: E402
 
 CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"  # a prompt's marks are read as such
+SHIPPED = ROOT + "/models/gyre-6m"
+GROUPS = {"add 1-3": ("add", 1, 3), "add 4-6": ("add", 4, 6), "reverse": ("reverse", 1, 99), "sort": ("sort", 1, 99),
+          "close": ("close", 1, 99), "hops": ("hops", 1, 99)}
+VARIANTS = {"BF16": [], "F32": ["--dtype", "f32"], "int8": ["--weights", "int8"], "int8, head too": ["--weights", "int8", "--weights-head"],
+            "KV in int8": ["--kv-dtype", "int8"], "fp8": ["--weights", "fp8"], "int4": ["--weights", "int4"], "1 prefill, 1 decode worker": ["--prefill", "1", "--decode", "1"],
+            "prefix cache": ["--prefix-cache", "on"]}
 COLOURS = ("#1b6ca8", "#c8553d", "#2a9d6f", "#8a5fbf", "#b58900", "#555555")
 
 
 def options():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--gyre", default=ROOT + "/build/release/gyre")
-    p.add_argument("--model", default=ROOT + "/models/demo")
+    p.add_argument("--model", default=SHIPPED)
     p.add_argument("--n", type=int, default=100, help="problems of each task and difficulty")
     p.add_argument("--thresholds", default="0.5,0.7,0.8,0.9,0.95")
+    p.add_argument("--min-loops", type=int, default=1, help="of the rule; 1 is what gyre-6m is trained for")
     p.add_argument("--tasks", default=",".join(tasks.GRADES))
     p.add_argument("--chat", action="store_true", help="prompts in ChatML")
+    p.add_argument("--variants", action="store_true", help="other types, workers, prefix cache: at full depth and the first threshold")
     p.add_argument("--out", help="table, Markdown; else standard output")
     p.add_argument("--svg", help="plot: loops by difficulty")
     p.add_argument("--json", help="all figures")
@@ -44,8 +55,8 @@ def problems(a):
 
 
 def answers(a, requests, threshold):
-    """(text, loops) of each request, in order."""
-    rule = {} if threshold is None else {"exit": "gate", "exit_threshold": threshold}
+    """(text, loops, ids) of each request, in order."""
+    rule = {} if threshold is None else {"exit": "gate", "exit_threshold": threshold, "min_loops": a.min_loops}
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
         for request in requests:
             f.write(json.dumps({**request, **rule, "max_tokens": 40}) + "\n")
@@ -55,13 +66,13 @@ def answers(a, requests, threshold):
     if done.returncode:
         raise SystemExit(f"gyre run failed ({done.returncode}): {' '.join(cmd)}")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    return [(line["text"], line["loops"]) for line in sorted(lines, key=lambda x: x["index"])]
+    return [(line["text"], line["loops"], line["token_ids"]) for line in sorted(lines, key=lambda x: x["index"])]
 
 
 def figures(cases, got):
     """{(task, d): {n, right, loops, decided}}"""
     out = {}
-    for (task, d, _, answer), (text, loops) in zip(cases, got, strict=True):
+    for (task, d, _, answer), (text, loops, _) in zip(cases, got, strict=True):
         c = out.setdefault((task, d), {"n": 0, "right": 0, "loops": 0, "tokens": 0, "decided": 0})
         c["n"] += 1
         c["right"] += tasks.right(text, answer)
@@ -80,6 +91,15 @@ def mean(cells, key):
     return sum(values) / max(1, len(values))
 
 
+def of_group(cells, group):
+    """All problems of a group as one cell: a grade with seven problems counts as seven."""
+    task, low, high = GROUPS[group]
+    mine = [c for (t, d), c in cells.items() if t == task and low <= d <= high]
+    n, asked = sum(c["n"] for c in mine), sum(c["tokens"] - c["n"] for c in mine)
+    return {"n": n, "right": sum(c["right"] * c["n"] for c in mine) / max(1, n),
+            "decided": sum(c["decided"] * (c["tokens"] - c["n"]) for c in mine if c["tokens"] > c["n"]) / max(1, asked)}
+
+
 def table(results):
     names = list(results)
     lines = ["| task | difficulty | n | " + " | ".join(names) + " |", "|---|---|---|" + "---|" * len(names)]
@@ -87,6 +107,11 @@ def table(results):
         cells = [results[name][task, d] for name in names]
         show = " | ".join(f"{100 * c['right']:.1f} % · {c['decided']:.2f}" for c in cells)
         lines.append(f"| {task} | {d} | {cells[0]['n']} | {show} |")
+    for group in GROUPS:
+        cells = [of_group(r, group) for r in results.values()]
+        if cells[0]["n"]:
+            show = " | ".join(f"{100 * c['right']:.1f} % · {c['decided']:.2f}" for c in cells)
+            lines.append(f"| **{group}** | all | {cells[0]['n']} | {show} |")
     total = " | ".join(f"{100 * mean(r.values(), 'right'):.1f} % · {mean(r.values(), 'decided'):.2f} ({mean(r.values(), 'loops'):.2f})"
                        for r in results.values())
     lines.append(f"| mean of rows | | | {total} |")
@@ -127,14 +152,41 @@ def svg(results):
     return "\n".join(out) + "\n</svg>\n"
 
 
+def twice(a, requests, threshold):
+    """With the prefix cache every request again, so that its prompt is found: the second answers."""
+    return answers(a, requests * 2, threshold)[len(requests):]
+
+
+def variants(a, cases, requests):
+    """Per variant and setting a row: exact match of each group, mean loops, outputs that are plain BF16's."""
+    settings = [None, float(a.thresholds.split(",")[0])]
+    groups = [g for g in GROUPS if GROUPS[g][0] in a.tasks.split(",")]
+    lines = ["| variant | setting | " + " | ".join(groups) + " | loops | same tokens and loops as BF16 |", "|---|---|" + "---|" * (len(groups) + 2)]
+    plain, rest = {}, a.rest
+    for name, more in VARIANTS.items():
+        a.rest = rest + more
+        for q in settings:
+            got = (twice if "--prefix-cache" in more else answers)(a, requests, q)
+            plain.setdefault(q, got)
+            same = sum(x == y for x, y in zip(got, plain[q], strict=True))
+            cells = figures(cases, got)
+            by_group = [of_group(cells, group)["right"] for group in groups]
+            lines.append(f"| {name} | {'full depth' if q is None else f'threshold {q:g}'} | " + " | ".join(f"{100 * x:.1f} %" for x in by_group) +
+                         f" | {mean(cells.values(), 'decided'):.2f} | {same} of {len(got)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main():
     a = options()
     cases = problems(a)
     requests = [{"prompt": CHAT.format(p) if a.chat else p} for _, _, p, _ in cases]
     results = {}
-    for q in [None, *map(float, filter(None, a.thresholds.split(",")))]:
-        results["full depth" if q is None else f"threshold {q:g}"] = figures(cases, answers(a, requests, q))
-    text = table(results)
+    if a.variants:
+        text = variants(a, cases, requests)
+    else:
+        for q in [None, *map(float, filter(None, a.thresholds.split(",")))]:
+            results["full depth" if q is None else f"threshold {q:g}"] = figures(cases, answers(a, requests, q))
+        text = table(results)
     if a.out:
         with open(a.out, "w") as f:
             f.write(text)

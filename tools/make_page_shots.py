@@ -1,6 +1,6 @@
 """Makes docs/playground-*.png: the page in headless Chromium, on a model of one's choice.
 
-usage: .venv/bin/python tools/make_page_shots.py [MODEL]   (models/demo by default; after ./do build)
+usage: .venv/bin/python tools/make_page_shots.py [MODEL]   (models/gyre-6m by default; after ./do build)
 
 Chromium as Debian packages it (written with 156.0). Stored with a palette of the 256 most frequent colours, so
 that each file stays far below 150 KB.
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 
 import browser  # noqa: E402
-from test_serve import DEMO, TEMPLATE, serve  # noqa: E402
+from test_serve import TEMPLATE, serve  # noqa: E402
 
 
 def rows_of(png):
@@ -92,8 +92,9 @@ def main(model):
             b.goto(f"http://127.0.0.1:{s.port}/")
             b.wait("!document.getElementById('run').disabled")
             b.click("#compare")
+            b.fill("#prompt", "define boat")
             run(b)
-            b.hover("#output-A .tok:nth-child(12)")
+            b.hover("#output-A .tok:nth-child(8)")
             b.js("scrollTo(0, 0)")
             b.wait("!document.getElementById('card').hidden")
             shoot(b, "compare")
@@ -104,7 +105,7 @@ def main(model):
             b.click("input[value=chat]")
             b.scheme("dark")
             b.size(390, 844)
-            for text in ["Reverse: loop", "And once more, please."]:
+            for text in ["What is 90417+9584?", "sort q c a f m x b"]:
                 b.fill("#prompt", text)
                 b.fill("#max-tokens", "40")
                 run(b)
@@ -114,4 +115,4 @@ def main(model):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else DEMO)
+    main(sys.argv[1] if len(sys.argv) > 1 else str(ROOT / "models/gyre-6m"))

@@ -79,6 +79,8 @@ static gy_status refuse_others(const gy_args *a, gy_err *err) {
     GY_TRY(refuse(a, other[a->bench.workload], why[a->bench.workload], err));
     if (a->bench.compare) GY_TRY(refuse(a, cache, "--compare runs without and with it", err));
     if (a->bench.compare) GY_TRY(refuse(a, compare, "--compare is about one engine", err));
+    if (a->bench.synthetic && a->pack_cache && !strcmp(a->pack_cache, "auto"))
+        return gy_err_set(err, GY_E_ARG, "--pack-cache: found auto with --synthetic, whose folder goes; give a file");
     if (a->bench.workload == GY_BENCH_POISSON && a->bench.rate <= 0)
         return gy_err_set(err, GY_E_ARG, "--rate: not given; --workload poisson needs the arrivals a second");
     return GY_OK;

@@ -90,7 +90,7 @@ static gy_status find_out(gy_chat_session *c, gy_err *err) {
 
 static gy_status connect_to(gy_chat_session *c, gy_err *err) {
     if (!c->a->chat.url) {
-        const char *dir = c->a->n_pos ? c->a->pos[0] : gy_cli_find_demo(c->a->arena, err);
+        const char *dir = c->a->n_pos ? c->a->pos[0] : gy_cli_find_shipped(c->a->arena, err);
         if (!dir) return err->status;
         gy_cli_note_synthetic(dir);
         GY_TRY(gy_chat_local_open(c->a, dir, err, &c->local));

@@ -134,26 +134,28 @@ void gy_cli_model_close(gy_cli_model *m) {
 
 /* ---- the model that comes with gyre ---- */
 
-static const char *demo_at(gy_arena *arena, const char *bin_dir, const char *tail) {
+#define SHIPPED "models/gyre-6m"
+
+static const char *folder_at(gy_arena *arena, const char *bin_dir, const char *tail) {
     char path[PATH_MAX + 64];
     snprintf(path, sizeof path, "%s/%s", bin_dir, tail);
     return gy_dir_exists(path) ? gy_arena_strndup(arena, path, strlen(path)) : NULL;
 }
 
-const char *gy_cli_find_demo(gy_arena *arena, gy_err *err) {
-    static const char *const tails[] = {"../share/gyre/models/demo", "../../models/demo"};
+const char *gy_cli_find_shipped(gy_arena *arena, gy_err *err) {
+    static const char *const tails[] = {"../share/gyre/" SHIPPED, "../../" SHIPPED};
     char exe[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
     exe[n > 0 ? n : 0] = '\0';
     char *slash = strrchr(exe, '/');
     if (slash) *slash = '\0';
     for (size_t i = 0; slash && i < sizeof tails / sizeof *tails; i++) {
-        const char *found = demo_at(arena, exe, tails[i]);
+        const char *found = folder_at(arena, exe, tails[i]);
         if (found) return found;
     }
     gy_err_set(err, GY_E_ARG,
-               "no MODEL was given and the one that comes with gyre is not there (looked for ../share/gyre/models/demo "
-               "and ../../models/demo from the program's folder); name a model folder");
+               "no MODEL was given and the one that comes with gyre is not there (looked for ../share/gyre/" SHIPPED
+               " and ../../" SHIPPED " from the program's folder); name a model folder");
     return NULL;
 }
 

@@ -17,8 +17,8 @@ gy_status gy_cli_model_load(gy_cli_model *m, const gy_args *a, const gy_ops_limi
 void gy_cli_model_close(gy_cli_model *m); /* accepts a zeroed one */
 
 /* The model that comes with gyre, found from where the program lies; new memory in the arena. NULL with err set. */
-const char *gy_cli_find_demo(gy_arena *arena, gy_err *err);
-/* One line on stderr if the folder holds a NOTE.txt: the mark of models/demo while its weights are random. */
+const char *gy_cli_find_shipped(gy_arena *arena, gy_err *err);
+/* One line on stderr if the folder holds a NOTE.txt: the mark of models/demo, whose weights are random. */
 void gy_cli_note_synthetic(const char *dir);
 /* --device and --cpu-mask: what cannot be is refused, the mask takes effect. That the GPU is there is found out when
  * the backend is made. */

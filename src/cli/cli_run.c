@@ -138,7 +138,7 @@ static gy_status run_open(run_state *r, gy_err *err) {
     GY_TRY(gy_cli_check_workers(a, err));
     if (a->output) GY_TRY(gy_batch_check_path(a->output, a, err));
     GY_TRY(gy_jobs_collect(&r->jobs, a, a->n_pos > 1 ? a->pos[1] : NULL, err));
-    const char *dir = a->n_pos ? a->pos[0] : gy_cli_find_demo(a->arena, err);
+    const char *dir = a->n_pos ? a->pos[0] : gy_cli_find_shipped(a->arena, err);
     if (!dir) return err->status;
     GY_TRY(gy_cli_model_open(&r->m, dir, a, 1, err));
     GY_TRY(gy_jobs_prepare(&r->jobs, &r->m, err));

@@ -126,7 +126,7 @@ static gy_status serve(gy_app_opts *o, gy_err *err) {
 
 int gy_cmd_serve(const gy_args *a) {
     gy_err err = {0};
-    gy_app_opts o = {.dir = a->n_pos ? a->pos[0] : gy_cli_find_demo(a->arena, &err)};
+    gy_app_opts o = {.dir = a->n_pos ? a->pos[0] : gy_cli_find_shipped(a->arena, &err)};
     if (!o.dir || set_options(a, &err, &o) < 0) return gy_cli_fail(&err);
     gy_cli_note_synthetic(o.dir);
     gy_serve_notify_open();

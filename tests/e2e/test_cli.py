@@ -281,7 +281,7 @@ def test_eval_of_a_text_file(synth, tmp_path):
 
 
 def test_default_model_lies_beside_the_program(synth, tmp_path):
-    for place in ("share/gyre/models/demo", "models/demo"):
+    for place in ("share/gyre/models/gyre-6m", "models/gyre-6m"):
         root = tmp_path / place.replace("/", "-")
         binary = root / ("bin/gyre" if place.startswith("share") else "build/release/gyre")
         binary.parent.mkdir(parents=True)
@@ -378,6 +378,7 @@ def test_pack_cache(tmp_path, monkeypatch):
     assert "pack cache written" in gyre(*run, "--weights", "int4", "--pack-cache", "auto")[1]
     assert [p.suffix for p in (cache / "gyre").iterdir()] == [".pack"]
     assert f"--pack-cache: found the folder '{cache}'" in gyre(*run, "--pack-cache", cache, code=2)[1]
+    assert "whose folder goes" in gyre("bench", "engine", "--synthetic", "tiny-ouro", "--pack-cache", "auto", code=2)[1]
     assert "expected one of auto|on|off" in gyre(*run, "--pin", "yes", code=2)[1]
     assert gyre(*run, "--weights", "int4", "--pin", "on")[0] == gyre(*run, "--weights", "int4", "--pin", "off")[0]
 

@@ -235,6 +235,20 @@ def test_settings_reach_the_engine(chromium, demo):
         assert "seed" not in sent(b) and "max_tokens" not in sent(b)
 
 
+@in_browser
+def test_first_settings_and_examples(chromium, demo):
+    with page(chromium, demo) as b:
+        run(b)
+        assert {"exit": "gate", "min_loops": 1, "max_loops": 4}.items() <= sent(b).items()
+        b.js("document.getElementById('status').textContent = ''")
+        b.set("#example", "358+47")
+        run(b)
+        assert sent(b)["prompt"] == "358+47"
+        b.fill("#prompt", "mine")
+        b.set("#example", "")
+        assert b.js("document.getElementById('prompt').value") == "mine"
+
+
 def common(a, b):
     """The length of a longest common subsequence."""
     row = [0] * (len(b) + 1)
@@ -466,7 +480,7 @@ def test_keyboard(chromium, demo):
             seen.append(b.js("(() => { const e = document.activeElement, s = getComputedStyle(e); return [e.id || e.value || e.className, s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2]; })()"))
             if len(seen) > 3 and seen[-1][0] in ("", seen[0][0]):
                 break
-        order = ["skip", "theme", "prompt", "compare", "counts", "prompt", "max-tokens", "seed", "run", "exit-A", "threshold-A", "min-A", "max-A", "temperature-A",
+        order = ["skip", "theme", "prompt", "compare", "counts", "example", "prompt", "max-tokens", "seed", "run", "exit-A", "threshold-A", "min-A", "max-A", "temperature-A",
                  "output-A", "curl-A", "python-A"]
         assert [i for i, _ in seen[:len(order)]] == order and all(outlined for i, outlined in seen[:len(order)])
         b.js("document.querySelector('input[value=prompt]').focus()")

@@ -15,8 +15,8 @@ import tasks
 
 END, START, STOP = 0, 1, 2  # ids
 LOSS, MADE, TASK = 1, 2, 4  # flags
-TASK_SHARE = {"add": 0.45, "reverse": 0.11, "sort": 0.11, "close": 0.11, "hops": 0.22}
-DOC_SHARE = {"task": 0.85, "define": 0.11, "text": 0.04}  # of documents; of tokens about 0.73, 0.11 and 0.16
+TASK_SHARE = {"add": 0.29, "reverse": 0.07, "sort": 0.07, "close": 0.07, "hops": 0.5}
+DOC_SHARE = {"task": 0.82, "define": 0.12, "text": 0.06}  # of documents
 CHAT_SHARE = 0.4
 RAMP = 1500  # batches until every difficulty is drawn
 ASK = {"add": ("What is {}?", "Compute {}."), "define": ("What does {} mean?", "Define {}.")}

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The training window, from the folder that pack.sh made: OUT=folder [SECONDS_ALL=540] [RESUME=folder PROGRESS=0.4] bash run.sh
+# The training window, from the folder that pack.sh made: OUT=folder [SECONDS_ALL=540] [RESUME=folder PROGRESS=0.4] bash run.sh [OPTIONS of train.py]
 # RESUME goes on from an earlier window's files, in the schedule from PROGRESS on; on the same machine they are in /tmp/train-last.
 # Call it as the window's own command: what it leaves (model/, resume-*, log.jsonl, eval.md: 8 files of at most 15 MB, 37 MB in all)
 # must come back as files; one archive of all would be too large. Should the compiled run break, the rest of the time goes
@@ -9,7 +9,7 @@ begin=$(date +%s)
 all=${SECONDS_ALL:-540}
 out=${OUT:-out}
 export PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR=/tmp/inductor
-common=(--text text.xz --tokenizer tok --out "$out" --seed 1)
+common=(--text text.xz --tokenizer tok --out "$out" --seed 1 "$@")
 [ -z "${RESUME:-}" ] || common+=(--resume "$RESUME" --progress "${PROGRESS:-0.4}")
 sha256sum --quiet -c SUMS || exit 1
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader

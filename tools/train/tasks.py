@@ -8,7 +8,7 @@ A problem is a prompt and its one right answer, which begins with "=": that toke
     reverse   reverse k c a f              = f a c k      letters, 2 to 12
     sort      sort k c a f                 = a c f k      letters, all different, 2 to 12
     close     close ( [ ] {                = } )          brackets left open, 1 to 8; up to d pairs are closed already
-    hops      follow k c, a f, c a; k 3    = f            look-ups one behind the other, 1 to 6; pairs in random order
+    hops      follow k c, f k, a f, c a; k 3 = f         look-ups one behind the other, 1 to 6; pairs in random order
 
 Test and training problems are disjoint by construction: a hash of the problem says which of the two it is, and each
 generator draws until it has one of the wanted kind. Only the standard library; draws depend on the seed alone.
@@ -78,10 +78,10 @@ def close(rng, d, plain):
 
 
 def hops(rng, d, plain):
-    n = rng.randint(max(d + 1, 4), 9)  # pairs
-    names = rng.sample(LETTERS, n + 1)
+    """Every letter leads somewhere, the last one too: else the answer would be the one that does not, without any look-up."""
+    names = rng.sample(LETTERS, rng.randint(max(d + 1, 4), 9))
     table = {names[i]: names[i + 1] for i in range(d)}  # the path
-    for name in names[d + 1 :]:  # the others lead anywhere but into themselves
+    for name in names[d:]:  # the others lead anywhere but into themselves
         table[name] = rng.choice([x for x in names if x != name])
     pairs = list(table.items())
     rng.shuffle(pairs)

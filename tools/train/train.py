@@ -26,9 +26,9 @@ from model import SIZES, Exit, Ouro, bf16_bits, export, flops, load, n_param, re
 from tokenizers import Tokenizer
 
 PRIOR = (0.1, 0.2, 0.3, 0.4)  # half of a loop's weight: no loop, and the last least of all, goes without training
-TEXT_WEIGHT = 0.3  # of a token of text or a definition; a task's is 1
-GAIN, SHARPNESS = 0.05, 50.0  # stage 2: a loss that can still fall by more than GAIN is a reason to go on
-THRESHOLDS = (0.5, 0.7, 0.8, 0.9, 0.95)
+TEXT_WEIGHT = 0.5  # of a token of text or a definition; a task's is 1
+GAIN, SHARPNESS = 0.02, 200.0  # stage 2: a loss that can still fall by more than GAIN is a reason to go on
+THRESHOLDS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 
 
 def options():
@@ -168,6 +168,7 @@ class Run:
         self.rng = torch.Generator(self.device).manual_seed(a.seed + self.number)
         self.tests = [(t, d, encode_test(self.tok, t, d, a.tests)) for t, ds in tasks.GRADES.items() for d in ds]
         self.ce, self.joint = cross_entropy, joint_loss
+        self.beta = torch.zeros((), device=self.device)  # a tensor: a number would be compiled in, step by step
         self.log = open(a.out + "/log.jsonl", "a")
         self.saved = time.time()
 
@@ -204,9 +205,9 @@ class Run:
     def exits(self, made, share, free=0.3):
         """For a share of the rows: the gate's rule at a random threshold, or (free of those) any loop for each position."""
         u, kind, q = torch.rand((3, len(made), 1), device=self.device, generator=self.rng)
-        loop = torch.randint(2, 5, made.shape, device=self.device, generator=self.rng)
+        loop = torch.randint(1, 5, made.shape, device=self.device, generator=self.rng)
         loop = torch.where((u < share) & (kind < free), loop, 0)
-        return Exit(made, torch.where((u < share) & (kind >= free), 0.3 + 0.67 * q, 2.0), loop)
+        return Exit(made, torch.where((u < share) & (kind >= free), 0.3 + 0.67 * q, 2.0), loop, 1)
 
     def losses(self, states, target):
         return torch.stack([self.ce(h, self.model.embed, target) for h in states], -1)
@@ -224,7 +225,7 @@ class Run:
             lr = self.a.lr * min(1, (self.number - first) / self.a.warm) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * p)))
             states, gates, loops = self.model(ids, doc, self.exits(made, 0.0 if p < 0.25 else 0.5), self.dtype)
             losses = self.losses(states, target)
-            loss = self.joint(losses, gates, weight, 0.1 - 0.08 * p)
+            loss = self.joint(losses, gates, weight, self.beta.fill_(0.1 - 0.08 * p))
             self.model.zero_grad(set_to_none=True)
             loss.backward()
             norm = self.opt.step(lr)
@@ -349,7 +350,7 @@ def answer_all(model, test, threshold, device, dtype):
     model.step, model.end = [layer.forward for layer in model.layers], rms
     ids, answer = (x.to(device) for x in test)
     given, target, asked, made = ids[:, :-1], ids[:, 1:], answer[:, 1:], answer[:, :-1]
-    leave = Exit(made, torch.full((len(ids), 1), threshold, device=device))
+    leave = Exit(made, torch.full((len(ids), 1), threshold, device=device), None, 1)
     states, _, loops = model(given, torch.ones_like(given), leave, dtype)
     state = torch.stack(states).gather(0, (loops - 1)[None, :, :, None].expand(1, -1, -1, states[0].shape[-1]))[0]
     right = (model.logits(state).argmax(-1) == target) | ~asked

@@ -308,6 +308,7 @@ function onKey(e) {
 for (const e of document.querySelectorAll("input[name=mode]")) e.addEventListener("change", setMode);
 $("compare").addEventListener("change", setCompare);
 $("counts").addEventListener("change", () => document.body.classList.toggle("counts", $("counts").checked));
+$("example").addEventListener("change", () => { if ($("example").value) $("prompt").value = $("example").value; });
 $("theme").addEventListener("change", () => { document.documentElement.dataset.theme = $("theme").value; });
 $("forget").addEventListener("click", forget);
 $("stop").addEventListener("click", () => running?.abort());

@@ -13,7 +13,7 @@ export function element(name, props = {}, ...children) {
 // Ranges of the sliders: what the rule allows (gates), or around its published threshold.
 const RULES = {
   fixed: { name: "fixed depth", at: null },
-  gate: { name: "gate", at: [0, 1, 0.01, 0.5], gate: true },
+  gate: { name: "gate", at: [0, 1, 0.01, 0.95], gate: true },
   gate_delayed: { name: "gate, one loop later", at: [0, 1, 0.01, 0.5], gate: true },
   select: { name: "gate, all loops run", at: [0, 1, 0.01, 0.5], gate: true },
   latent: { name: "hidden state at rest", at: [0, 0.2, 0.001, 0.03] },

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What prefill and decode workers on two GPUs must be asked (issue 7; docs/pd.md, GPUs). Needs python nowhere, two GPUs, and in
+# What prefill and decode workers on two GPUs must be asked (issue 7; docs/pd.md, GPUs). Needs two GPUs, and in
 # the current folder: gyre, bench/gyre-bench-pd, libgyre_cuda.so (or .gz) and a UCX with CUDA (libucx/, libucx_cu13.libs/ of PyPI's
 # wheel). usage: pd_gpu.sh [equal] [headline] [mixed] [kill]; without words all. Logs and CSV lie in $OUT (./out). About 75 s
 # and 20 s for kill. On a machine without GPUs: put tests/fake's libgyre_cuda.so there and set OURO=tiny-ouro NAN=tiny-nanbeige

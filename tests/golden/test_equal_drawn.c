@@ -15,9 +15,10 @@
 
 #include <cmocka.h>
 
+#include "engine/handoff.h"
 #include "support/gold.h"
 
-enum { MAX_V = 512 };
+enum { MAX_V = 512, MAX_SLOT = 1 << 16 };
 
 /* ---- a backend that draws ---------------------------------------------------------------------------------------- */
 
@@ -187,6 +188,22 @@ static struct {
     int is_marked;
 } rec;
 
+/* KV that was written, by the number of its call; which calls somebody has waited for. */
+static struct {
+    int64_t seq, marked, done;
+    const void *base[GY_KV_GROUPS];
+    int64_t at[GY_KV_GROUPS][MAX_SLOT];
+} wrote;
+
+static void note_writes(const gy_rope_kv_args *a) {
+    int g = 0;
+    while (g < GY_KV_GROUPS - 1 && wrote.base[g] && wrote.base[g] != a->kv->base) g++;
+    wrote.base[g] = a->kv->base;
+    wrote.seq++;
+    for (int32_t i = 0; i < a->rows.n_row; i++)
+        if (a->rows.slot[i] >= 0) wrote.at[g][a->rows.slot[i]] = wrote.seq;
+}
+
 static void do_call(gy_backend *be, const call *c) {
     const gy_ops *o = seen.real;
     switch (c->kind) {
@@ -200,6 +217,7 @@ static void do_call(gy_backend *be, const call *c) {
         o->linear(be, &c->a.linear);
         break;
     case CALL_ROPE_KV:
+        note_writes(&c->a.rope_kv);
         o->rope_kv(be, &c->a.rope_kv);
         break;
     case CALL_ATTN:
@@ -333,6 +351,7 @@ static const void *rec_fetch(gy_backend *be, const void *src, size_t bytes) {
 static void rec_mark(gy_backend *be) {
     (void)be;
     rec.is_marked = 1;
+    wrote.marked = wrote.seq;
 }
 
 static gy_status rec_reached(gy_backend *be, gy_err *err) {
@@ -342,7 +361,18 @@ static gy_status rec_reached(gy_backend *be, gy_err *err) {
         return gy_err_set(err, GY_E_DEVICE, "lost");
     }
     if (rec.is_marked) memcpy(rec.ready, rec.due, sizeof rec.ready);
+    if (rec.is_marked) wrote.done = wrote.marked;
     return GY_OK;
+}
+
+static void rec_download(gy_backend *be, void *dst, const void *src, size_t bytes) {
+    wrote.done = wrote.seq;
+    seen.real->download(be, dst, src, bytes);
+}
+
+static gy_status rec_sync(gy_backend *be, gy_err *err) {
+    wrote.done = wrote.seq;
+    return seen.real->sync(be, err);
 }
 
 static void add_recording(gy_ops *o) {
@@ -352,6 +382,7 @@ static void add_recording(gy_ops *o) {
     o->record_open = rec_open, o->record_close = rec_close, o->record_rows = rec_rows;
     o->record_begin = rec_begin, o->record_end = rec_end;
     o->fetch = rec_fetch, o->mark = rec_mark, o->reached = rec_reached;
+    o->download = rec_download, o->sync = rec_sync;
 }
 
 static void own_destroy(gy_backend *be) {
@@ -637,9 +668,119 @@ static void lost_while_late(void **state) {
     gold_close(&env);
 }
 
+/* ---- prompts that cross while a step's work goes on ---------------------------------------------------------------
+ */
+
+enum { N_EXPORT = 5, EXPORT_LEN = 90 };
+
+typedef struct told {
+    gy_engine *e;
+    int n_call, n_tokens, n_behind, n_hidden, n_bad;
+} told;
+
+/* Whoever reads from outside the device's order may read what is told: it was waited for. */
+static void check_plane(told *t, int32_t id, int g, int32_t plane, int32_t n_tok) {
+    int32_t n;
+    if (!n_tok) return;
+    const int32_t *ids = gy_engine_export_blocks(t->e, id, (gy_kv_group)g, plane, &n);
+    assert_true(ids && n * GY_BLOCK_SLOTS >= n_tok);
+    const int b = wrote.base[0] != gy_kv_arena(gy_engine_kv(t->e), (gy_kv_group)g); /* which came first */
+    for (int32_t k = 0; k < n_tok; k++) {
+        int64_t at = wrote.at[b][ids[k / GY_BLOCK_SLOTS] * GY_BLOCK_SLOTS + k % GY_BLOCK_SLOTS];
+        assert_true(at > 0);
+        t->n_bad += at > wrote.done;
+        t->n_tokens++;
+    }
+}
+
+static void on_planes(void *arg, int32_t id, const int32_t *core, int32_t n_plane, int32_t boundary) {
+    told *t = arg;
+    t->n_call++;
+    t->n_behind += wrote.seq > wrote.done;
+    for (int32_t d = 0; d < n_plane; d++) check_plane(t, id, GY_KV_CORE, d, core[d]);
+    check_plane(t, id, GY_KV_BOUNDARY, 0, boundary);
+}
+
+static void on_hidden(void *arg, int32_t id, const float *hidden, int32_t loops, const float *gates, int32_t n_gate) {
+    told *t = arg;
+    (void)id, (void)hidden, (void)loops, (void)gates, (void)n_gate;
+    t->n_hidden++;
+}
+
+static void crossing(gy_engine_opts *o, const void *arg) {
+    (void)arg;
+    o->max_handoff = N_EXPORT;
+    o->fuse_loops = 2;
+    o->sched.prefill_chunk = 16;
+}
+
+/* Between two steps, with some of their work queued: blocks are given out to a writer from outside when it is done. */
+static int open_import(gy_engine *e, const gy_request *r) {
+    int32_t import, n_have;
+    gy_err err;
+    const int was_behind = wrote.seq > wrote.done;
+    if (gy_engine_import_open(e, r, &err, &import, &n_have) != GY_OK) return 0;
+    assert_true(wrote.done == wrote.seq);
+    gy_engine_import_drop(e, import);
+    return was_behind;
+}
+
+static void cross(gold_env *env, told *t) {
+    static int32_t ids[EXPORT_LEN];
+    static gold_result res[3];
+    gy_request r;
+    gy_err err;
+    int32_t id[N_EXPORT], n_sent = 0, n_open = 0;
+    memset(res, 0, sizeof res);
+    for (int i = 0; i < EXPORT_LEN; i++) ids[i] = (i * 31 + 5) % env->m->d.n_vocab;
+    gy_request_default(&r, &env->m->d);
+    r.prompt = ids, r.ignore_eos = 1, r.max_tokens = 60;
+    for (int i = 0; i < 3; i++) {
+        r.n_prompt = 5 + i;
+        assert_true(gold_submit(env->e, &r, &res[i]));
+    }
+    for (int step = 0; n_sent < N_EXPORT || t->n_hidden < N_EXPORT; step++) {
+        const gy_export x = {.on_planes = on_planes, .on_hidden = on_hidden, .arg = t};
+        r.n_prompt = EXPORT_LEN - n_sent;
+        if (step % 7 == 3 && n_sent < N_EXPORT) {
+            r.on_token = NULL, r.on_finish = NULL;
+            assert_int_equal(gy_engine_submit_export(env->e, &r, &x, &err, &id[n_sent]), GY_OK);
+            n_sent++;
+        }
+        assert_int_equal(gy_engine_step(env->e, &err), GY_OK);
+        for (int i = 0; i < n_sent; i++) gy_engine_export_release(env->e, id[i]); /* those that are over */
+        assert_true(step < 3000);
+        if (step % 5 == 4 && n_sent < N_EXPORT) n_open += open_import(env->e, &r);
+    }
+    assert_true(n_open > 1);
+}
+
+static void told_when_done(void **state) {
+    static const char *const models[] = {"ouro-tiny", "huginn-tiny"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        gold_setup s = {.model = models[i], .backend = "ref", .act = GY_BF16, .max_rows = 24, .patch = crossing};
+        gold_env env = {0};
+        gy_err err;
+        char path[512];
+        told t = {0};
+        memset(&seen, 0, sizeof seen);
+        memset(&wrote, 0, sizeof wrote);
+        env.be = own_create(GY_BF16, 1);
+        snprintf(path, sizeof path, GY_SOURCE_DIR "/tests/golden/models/%s", models[i]);
+        if (gy_model_load(path, &(gy_model_load_opts){.be = env.be}, &err, &env.m) != GY_OK) fail_msg("%s", err.msg);
+        gold_engine(&s, &env);
+        t.e = env.e;
+        cross(&env, &t);
+        assert_int_equal(t.n_bad, 0);
+        assert_true(t.n_call > 3 * N_EXPORT && t.n_behind > N_EXPORT && t.n_tokens > 1000);
+        gold_close(&env);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(drawn_by_either), cmocka_unit_test(recorded),
-                                       cmocka_unit_test(not_waited_for), cmocka_unit_test(disturbed),
-                                       cmocka_unit_test(lost_while_late)};
+                                       cmocka_unit_test(not_waited_for),  cmocka_unit_test(disturbed),
+                                       cmocka_unit_test(lost_while_late), cmocka_unit_test(told_when_done)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -336,7 +336,7 @@ static double time_of(batch *b, const mode *m) {
     return (double)(gy_clock_ns() - t) * 1e-3 / REPEAT;
 }
 
-static int bench(void) {
+static int time_launches(void) {
     static const mode modes[] = {{"greedy", 0, 1, 0, -1, 3},
                                  {"greedy, 5 logprobs", 0, 1, 0, 5, 3},
                                  {"temperature", 1, 1, 0, -1, 3},
@@ -364,7 +364,7 @@ static int bench(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1 && !strcmp(argv[1], "bench")) return cuda_missing() ? 0 : bench();
+    if (argc > 1 && !strcmp(argv[1], "bench")) return cuda_missing() ? 0 : time_launches();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_device_equals_host),
         cmocka_unit_test(test_too_long),

@@ -1,7 +1,7 @@
 """models/gyre-6m, what a command without MODEL uses: it does its tasks, easy tokens leave early, and it does so however it is run.
 
 Problems and right answers: tools/train/tasks.py (test_tasks.py solves them by other means), of the half that training never drew.
-Floors lie a few points under what docs/tasks.md states for 200 problems each; 8 of each difficulty are looked at here. With one
+Floors lie a few points under what docs/tasks.md states for 200 problems each; 16 of each difficulty are looked at here. With one
 processor variant outputs are always the same; another one rounds otherwise.
 """
 
@@ -33,7 +33,7 @@ def asked(n, **more):
 @pytest.fixture(scope="module")
 def sample():
     """Cases, their requests, and what plain runs answer at each setting."""
-    a = asked(8)
+    a = asked(16)
     cases = ev.problems(a)
     requests = [{"prompt": p} for _, _, p, _ in cases]
     return cases, requests, {q: ev.answers(a, requests, q) for q in [*SETTINGS, LOW]}
@@ -65,7 +65,7 @@ def test_same_however_it_runs(sample, more):
     _, requests, got = sample
     a = asked(0)
     a.rest = more
-    some = slice(0, None, 11)
+    some = slice(0, None, 20)
     for q in SETTINGS:
         assert ev.twice(a, requests[some], q) == got[q][some]
 

@@ -63,7 +63,8 @@ kill_() {
     grep -ah "level=" "$O/kill.log" | tail -n 12 | cut -c 1-260
 }
 
-for part in ${*:-equal headline mixed kill}; do
+[ $# -gt 0 ] || set -- equal headline mixed kill
+for part in "$@"; do
     case $part in
         kill) kill_ ;;
         equal | headline | mixed) "$part" ;;

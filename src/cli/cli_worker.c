@@ -162,7 +162,7 @@ static gy_status open_worker(process *p, gy_err *err) {
         return gy_err_set(err, GY_E_IO, "the system gives no random numbers");
     o.xfer.epoch = o.epoch;
     o.xfer.device = gy_backend_get_device(p->m.be);
-    o.xfer.least_gbs = gy_xfer_least_gbs(a->pd.min_share);
+    if (o.xfer.device && o.xfer.device->kind == GY_DEVICE_CUDA) o.xfer.least_gbs = gy_xfer_least_gbs(a->pd.min_share);
     o.model = p->m.model;
     if (p->m.tok) o.compile = compile;
     return gy_worker_open(&o, err, &p->w);

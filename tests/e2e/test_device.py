@@ -140,6 +140,7 @@ def test_workers_on_devices(place, how):
         want = [json.loads(x) for x in call(place, [*args, "--device", "cuda"], 0)[0].splitlines()]
         got = [json.loads(x) for x in call(place, [*args, *how], 0)[0].splitlines()]
         assert [(x["token_ids"], x["loops"]) for x in got] == [(x["token_ids"], x["loops"]) for x in want] != []
+        assert "--hybrid" in how or all(x["timing"]["pd"]["prefill_worker"] == 0 for x in got)
 
 
 def test_lost_in_a_bench(place):

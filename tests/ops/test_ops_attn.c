@@ -410,7 +410,7 @@ static void test_mixed(void **state) {
     }
 }
 
-/* One long row on many threads: heads are cut at chunks and joined. */
+/* One long row on many threads: it is cut between chunks, and between heads of a chunk, and joined. */
 static void test_cut_heads(void **state) {
     (void)state;
     static const int threads[] = {1, 2, 3, 4, 5, 8};

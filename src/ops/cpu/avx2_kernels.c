@@ -108,10 +108,13 @@ static inline void pair_load_f16(const void *p, V *even, V *odd) {
     *even = _mm256_cvtph_ps(_mm256_castsi256_si128(both));
     *odd = _mm256_cvtph_ps(_mm256_extracti128_si256(both, 1));
 }
-static inline void pair_load_bf16(const void *p, V *even, V *odd) {
-    __m256i u = _mm256_loadu_si256(p);
+static inline void pair_of_bf16(V a, V *even, V *odd) {
+    __m256i u = _mm256_castps_si256(a);
     *even = _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
     *odd = _mm256_castsi256_ps(_mm256_and_si256(u, _mm256_set1_epi32((int)0xffff0000u)));
+}
+static inline void pair_load_bf16(const void *p, V *even, V *odd) {
+    pair_of_bf16(v_load(p), even, odd);
 }
 /* E4M3 moved into the place of an F16's bits is 2^-8 of its value, subnormal numbers as well: both products are exact.
  * An arithmetic shift brings the sign to both upper bits, the mask keeps one. */

@@ -104,10 +104,13 @@ static inline void pair_load_f16(const void *p, V *even, V *odd) {
     *even = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(u));
     *odd = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(u, 16)));
 }
-static inline void pair_load_bf16(const void *p, V *even, V *odd) {
-    __m512i u = _mm512_loadu_si512(p);
+static inline void pair_of_bf16(V a, V *even, V *odd) {
+    __m512i u = _mm512_castps_si512(a);
     *even = _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
     *odd = _mm512_castsi512_ps(_mm512_and_si512(u, _mm512_set1_epi32((int)0xffff0000u)));
+}
+static inline void pair_load_bf16(const void *p, V *even, V *odd) {
+    pair_of_bf16(v_load(p), even, odd);
 }
 /* E4M3 moved into the place of an F16's bits is 2^-8 of its value, subnormal numbers as well: both products are exact.
  * An arithmetic shift brings the sign to both upper bits, the mask keeps one. */

@@ -42,7 +42,7 @@ typedef struct gy_cpu_attn {
     const gy_attn_args *a;
     int64_t row0, n_row, head0, n_head;
     int64_t from, to; /* from: a chunk's beginning; to: a chunk's end or all that the longest row sees */
-    float *part;      /* one row and KV head: its chunks' states are stored here; NULL: results go to y */
+    float *part;      /* one row: its chunks' states are stored here, [chunk][n_head]; NULL: results go to y */
 } gy_cpu_attn;
 
 typedef struct gy_cpu_kernels {

@@ -98,10 +98,13 @@ static inline void quad_load_i8(const void *p, V *q) {
 }
 
 /* 2 VL elements as their even and their odd ones. */
-static inline void pair_load_bf16(const void *p, V *even, V *odd) {
-    uint32x4_t u = vreinterpretq_u32_u16(vld1q_u16(p));
+static inline void pair_of_bf16(V a, V *even, V *odd) {
+    uint32x4_t u = vreinterpretq_u32_f32(a);
     *even = vreinterpretq_f32_u32(vshlq_n_u32(u, 16));
     *odd = vreinterpretq_f32_u32(vandq_u32(u, vdupq_n_u32(0xffff0000u)));
+}
+static inline void pair_load_bf16(const void *p, V *even, V *odd) {
+    pair_of_bf16(v_load(p), even, odd);
 }
 static inline void pair_load_f16(const void *p, V *even, V *odd) {
     uint16x4x2_t u = vld2_u16(p);

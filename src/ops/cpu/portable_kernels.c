@@ -117,10 +117,13 @@ static inline void quad_load_i8(const void *p, V *q) {
 }
 
 /* 2 VL elements as their even and their odd ones. */
-static inline void pair_load_bf16(const void *p, V *even, V *odd) {
-    U u = (U)v_load(p);
+static inline void pair_of_bf16(V a, V *even, V *odd) {
+    U u = (U)a;
     *even = (V)(u << 16);
     *odd = (V)(u & 0xffff0000u);
+}
+static inline void pair_load_bf16(const void *p, V *even, V *odd) {
+    pair_of_bf16(v_load(p), even, odd);
 }
 static inline void pair_load_f16(const void *p, V *even, V *odd) {
     uint16_t h[2 * VL];

@@ -218,7 +218,8 @@ static int bench_open(bench *b) {
     gy_err err = {0};
     b->pool_n = (size_t)3 * (GIB / 4); /* 1.5 GiB of BF16 */
     b->pool = gy_mem_map_pages(GY_MEM_BASE, b->pool_n * 2);
-    if (!b->pool || gy_team_create(b->n_thread, GY_PIN_AUTO, &b->team) < 0 || gy_backend_cpu_create(&o, &err, &b->be) < 0) {
+    if (!b->pool || gy_team_create(b->n_thread, GY_PIN_AUTO, &b->team) < 0 ||
+        gy_backend_cpu_create(&o, &err, &b->be) < 0) {
         fprintf(stderr, "gyre-bench-ops: %s\n", err.msg[0] ? err.msg : "no memory");
         return 0;
     }

@@ -128,7 +128,8 @@ double rig_probe(rig *r) {
 gy_status rig_init(rig *r, const rig_options *o) {
     *r = (rig){.o = *o};
     GY_TRY(checkpoint_make(o, &r->err));
-    if (gy_team_create(o->n_thread, GY_PIN_AUTO, &r->team) < 0) return gy_err_set(&r->err, GY_E_NOMEM, "cannot start threads");
+    if (gy_team_create(o->n_thread, GY_PIN_AUTO, &r->team) < 0)
+        return gy_err_set(&r->err, GY_E_NOMEM, "cannot start threads");
     r->room = gy_mem_map_pages(GY_MEM_BASE, ROOM_BYTES);
     if (!r->room) return gy_err_set(&r->err, GY_E_NOMEM, "no memory to measure read bandwidth");
     memset(r->room, 1, ROOM_BYTES); /* before this all pages are one page of zeros */

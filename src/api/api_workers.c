@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/status.h"
 #include "base/str.h"
 #include "engine/handoff.h"
 #include "model/loop.h"
@@ -315,9 +316,11 @@ static gy_status check_counts(const gyre_options *o, gy_err *err) {
 
 static gy_status plan_pool(gy_api_model *m, const gyre_options *o, gy_engine_opts *e, gy_err *err,
                            gy_engine_plan *out) {
-    size_t share = e->kv_blocks || e->kv_bytes ? 0 : gy_mem_available() / (size_t)n_worker(o);
+    int32_t n = n_worker(o);
+    GY_CHECK(n > 0);
+    size_t each = gy_mem_available() / (size_t)n, share = e->kv_blocks || e->kv_bytes ? 0 : each;
     gy_engine_plan fixed;
-    GY_TRY(gy_api_model_settle_pack(m, gy_mem_available() / (size_t)n_worker(o), err));
+    GY_TRY(gy_api_model_settle_pack(m, each, err));
     GY_TRY(gy_api_model_left(m, share, err, &share)); /* each worker holds weights of its own */
     e->max_handoff = MAX_HANDOFF;
     GY_TRY(gy_engine_make_plan(&m->d, m->act, e, share, err, out));

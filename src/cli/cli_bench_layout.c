@@ -187,8 +187,8 @@ static gy_status open_engine(const gy_bench_site *s, const gy_bench_layout *l, i
     gy_engine_opts o = *s->o;
     int32_t n_device;
     choose_device(t, k, l->replicas, &n_device);
-    if (!o.kv_blocks && !o.kv_bytes) /* of the memory that all of them find free */
-        o.kv_fraction /= (l->replicas + n_device - 1) / n_device;
+    int32_t sharing = (l->replicas + n_device - 1) / n_device; /* the memory that all of them find free */
+    if (!o.kv_blocks && !o.kv_bytes) o.kv_fraction /= (double)sharing;
     GY_TRY(gy_cli_model_load(s->m, &t->a, s->limits, &o, err));
     return gy_engine_open(s->m->model, &o, err, &t->engine);
 }

@@ -51,6 +51,7 @@ static gyre fake_handle;
 static const gyre_info fake_info = {.family = "fake",
                                     .dtype = "f32",
                                     .weights = "auto",
+                                    .kv_dtype = "f32",
                                     .backend = "none",
                                     .n_vocab = 256,
                                     .n_loop = 4,

@@ -7,6 +7,8 @@
  */
 #include "ops/cpu/cpu_int.h"
 
+#include "base/status.h"
+
 enum {
     ATTN_HEAD_BYTES = 256 << 10,  /* K and V of a tile that a walk goes through: with the next one, half of an L2 */
     ATTN_PART_FLOATS = 256 << 10, /* for stored chunks, each member */
@@ -97,6 +99,7 @@ static attn_border border_between(const attn_block *b, int64_t at) {
 static attn_border border_inside(const attn_task *t, const attn_block *b, int64_t at) {
     int64_t n = n_head_kv_of(t), pos = at * b->to / (b->cost * n), chunk = pos / GY_CPU_ATTN_CHUNK;
     int64_t from = chunk * GY_CPU_ATTN_CHUNK;
+    GY_CHECK(pos < b->to); /* a border lies before the end of its block */
     int64_t len = b->to - from < GY_CPU_ATTN_CHUNK ? b->to - from : GY_CPU_ATTN_CHUNK;
     int64_t head = ((pos - from) * n + len / 2) / len;
     return (attn_border){.row0 = b->row0, .cut = 1, .chunk = chunk + head / n, .head = head % n};

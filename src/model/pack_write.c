@@ -172,7 +172,20 @@ static gy_status write_part(const gy_pack_cache *c, const char *path, const char
     return st;
 }
 
+/* Somebody's file, named by mistake: --pack-cache model.safetensors. One that was cut within its first word is ours. */
+static int is_another(const char *path) {
+    char begin[sizeof PACK_MAGIC - 1];
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return errno != ENOENT;
+    ssize_t n = read(fd, begin, sizeof begin);
+    close(fd);
+    return n < 0 || memcmp(begin, PACK_MAGIC, (size_t)n) != 0;
+}
+
 gy_status pack_write(const gy_pack_cache *c, const char *path, gy_pack_progress progress, void *arg, gy_err *err) {
+    if (is_another(path))
+        return gy_err_set(err, GY_E_IO, "%s: not a pack cache, and not written over: delete it or name another file",
+                          path);
     size_t n = strlen(path) + sizeof ".part";
     char *part = gy_mem_alloc(GY_MEM_MODEL, n, 1);
     if (!part) return gy_err_set(err, GY_E_NOMEM, "no memory for a path");

@@ -294,7 +294,7 @@ static void set_bytes(const char *path, off_t at, const void *p, size_t n) {
 }
 
 static void flip(const char *path, off_t at) {
-    unsigned char b;
+    unsigned char b = 0;
     int fd = open(path, O_RDWR | O_CLOEXEC);
     assert_true(fd >= 0 && pread(fd, &b, 1, at) == 1);
     b ^= 0x10;

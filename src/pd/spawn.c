@@ -36,10 +36,15 @@ extern char **environ;
 
 /* ---- in the child ------------------------------------------------------------------------------------------------ */
 
+/* Until setpgid the child is of our process group, and a terminal's signal to that lies here, blocked: it was not for a
+ * worker. SIG_IGN throws away what is pending; by SIG_DFL alone it would strike when the mask opens. */
 static void reset_signals(void) {
-    static const int ours[] = {SIGPIPE, SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGTTOU};
+    static const int ours[] = {SIGPIPE, SIGCHLD, SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGTSTP, SIGTTIN, SIGTTOU};
     sigset_t none;
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) signal(ours[i], SIG_DFL);
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
+        signal(ours[i], SIG_IGN);
+        signal(ours[i], SIG_DFL);
+    }
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
 }

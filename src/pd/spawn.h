@@ -2,7 +2,7 @@
  * lives as long as the spawner does all forks. The environment of a child is PATH, HOME, LANG, LD_LIBRARY_PATH,
  * CUDA_VISIBLE_DEVICES and UCX's error mode and log level; its standard input is empty, its standard output is our
  * standard error, descriptor 3 is what it was given, and nothing else is open. It leads a process group: what a
- * terminal sends to ours does not reach it.
+ * terminal sends to ours does not reach it, not even between its fork and that.
  */
 #ifndef GY_PD_SPAWN_H
 #define GY_PD_SPAWN_H

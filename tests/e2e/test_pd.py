@@ -499,6 +499,7 @@ def test_interrupted_run():
                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     wait_until(lambda: len(children(p.pid)) == 2)
     workers = children(p.pid)
+    wait_until(lambda: all(map(role, workers)))  # a child that is not yet one has its fork behind it, and perhaps no more: unit.spawn
     assert all(os.getpgid(w) == w for w in workers)
     os.killpg(p.pid, signal.SIGINT)
     p.wait(timeout=20)

@@ -139,9 +139,9 @@ static void on_gone(void *user, gy_http_req *r, gy_http_gone why) {
     app *a = user;
     const char *what = gy_http_req_user(r);
     if (what && strcmp(what, "hold") != 0) GY_CHECK(gy_http_stream_write(r, "late", 4) == GY_E_PEER);
-    a->n_gone[why]++;
     a->gone_ns = gy_clock_ns();
     app_forget(a, r);
+    a->n_gone[why]++; /* the last: who waits for it reads the others */
 }
 
 static void on_refused(void *user, gy_http_req *r, int status, const char *what) {

@@ -17,6 +17,7 @@
 #include "cli/cli_worker_door.h"
 #include "cli/cli_worker_listen.h"
 #include "model/loop.h"
+#include "pd/alive.h"
 #include "pd/chan.h"
 #include "pd/fingerprint.h"
 #include "pd/host.h"
@@ -368,6 +369,7 @@ static int cmd_worker(const gy_args *a) {
     if (a->pd.on_listener) return serve_hosts(a);
     if (gy_worker_listens(a)) return gy_worker_listen(a);
     gy_err err = {0};
+    gy_alive_hold(GY_HOST_ALIVE_FD);
     if (open_channel(&p, &err) < 0) return gy_cli_fail(&err);
     gy_status st = catch_signals(&err);
     if (st >= 0) st = open_worker(&p, &err);

@@ -220,7 +220,7 @@ static gy_status start(keeper *k, int fd, gy_err *err) {
     argv[n++] = "--on-listener";
     for (int i = 0; i < k->a->argc; i++) argv[n++] = k->a->argv[i];
     argv[n] = NULL;
-    return gy_spawner_start(k->spawner, argv, fd, err, &k->pid, &k->pidfd);
+    return gy_spawner_start(k->spawner, argv, (const int[2]){fd, -1}, err, &k->pid, &k->pidfd);
 }
 
 /* 1: it died too often. */

@@ -257,6 +257,12 @@ static int ends_with(const gy_try *t, int32_t worker) {
     return t->d == worker || t->phase != TRY_DECODE;
 }
 
+static void fail_for(gy_coord *c, gy_coord_req *r, int32_t worker, int64_t now_ns) {
+    gy_err why;
+    gy_err_set(&why, GY_E_PEER, "worker %d died", worker);
+    gy_req_failed(c, r, why.msg, now_ns);
+}
+
 static void die_in(gy_coord *c, gy_try *t, int32_t worker, int64_t now_ns) {
     gy_coord_req *r = t->req;
     int is_over = t->phase == TRY_CLEANUP, is_fatal = !is_over && ends_with(t, worker);
@@ -266,10 +272,24 @@ static void die_in(gy_coord *c, gy_try *t, int32_t worker, int64_t now_ns) {
         gy_try_abandon(c, t);
     else if (is_over)
         gy_try_settle(c, t);
-    if (!is_fatal) return;
-    gy_err why;
-    gy_err_set(&why, GY_E_PEER, "worker %d died", worker);
-    gy_req_failed(c, r, why.msg, now_ns);
+    if (is_fatal) fail_for(c, r, worker, now_ns);
+}
+
+/* Both sides stay held until who holds says or is dead. */
+static void give_up(gy_coord *c, gy_try *t, int32_t worker, int64_t now_ns) {
+    gy_coord_req *r = t->req;
+    gy_try_abandon(c, t);
+    fail_for(c, r, worker, now_ns);
+}
+
+void gy_coord_dying(gy_coord *c, int32_t worker, int64_t now_ns) {
+    if (worker < 0 || worker >= c->o.n_worker) return;
+    c->w[worker].is_lost = 1;
+    for (gy_try *t = c->tries, *next; t; t = next) {
+        next = t->next;
+        if ((t->d == worker || t->p == worker) && t->phase != TRY_CLEANUP && ends_with(t, worker))
+            give_up(c, t, worker, now_ns);
+    }
 }
 
 void gy_coord_dead(gy_coord *c, int32_t worker, int64_t now_ns) {

@@ -21,10 +21,15 @@
  *   PREFILL    CANCEL to both -> RELEASED of P -> CANCEL_SAFE to D -> RELEASED of D
  *   DECODE     CANCEL to D -> RELEASED of D; also to P, if it has not said PREFILLED
  *
- * A dead worker (told after it was reaped, so no copy of it is under way): all tries it had a part in end; D's pages of
- * a dead P's try get CANCEL_SAFE at once, P's work for a dead D gets CANCEL. Others go on. Of a worker on another host
- * only the connection is known to be dead: all others are told GONE first, and write or take in nothing of it from then
- * on, whatever it still does.
+ * The end of a worker has two steps, and either may be all there is of it:
+ *
+ *   lives --gy_coord_dying--> dying --gy_coord_dead--> dead      READY: the next life
+ *     dying (it ends, and may still write): nothing new goes there. Tries that need it are given up, P's work for a
+ *           dying D gets CANCEL, and their requests begin again elsewhere. What it holds of them stays held: D's pages
+ * of a dying P get no CANCEL_SAFE, its own credits are not returned. dead  (reaped: no copy of it is under way): what
+ * it held is free. D's pages of a dead P's try get CANCEL_SAFE, and all others are told GONE first: they let go of its
+ * memory. Others go on. Of a worker on another host only the connection is known to be dead: with GONE all others write
+ * or take in nothing of it, whatever it still does.
  *
  * Where a prompt goes is decided by load and by what of it is believed to be cached (known.h): coord_place.c.
  *
@@ -81,6 +86,8 @@ void gy_coord_destroy(gy_coord *c); /* accepts NULL; requests end without an eve
 /* What it says; GY_E_ARG, GY_E_FORMAT: it may not say that (another model, a message of the other direction): the shell
  * ends it. READY makes it known, tells it of the others and them of it. */
 gy_status gy_coord_message(gy_coord *c, int32_t worker, const gy_msg *m, int64_t now_ns, gy_err *err);
+/* It is ending: it takes in and says nothing any more, and may still write. gy_coord_dead follows. */
+void gy_coord_dying(gy_coord *c, int32_t worker, int64_t now_ns);
 void gy_coord_dead(gy_coord *c, int32_t worker, int64_t now_ns); /* its process is reaped, or its connection closed */
 /* Nothing new goes there; what it has goes on. LEAVING says the same from the other side. Until it is dead. */
 void gy_coord_leave(gy_coord *c, int32_t worker);

@@ -75,7 +75,7 @@ static void end_doomed(gy_host *h, gy_slot *s, int64_t now_ns) {
     if (is_remote(h))
         gy_remote_lost(h, s, now_ns);
     else
-        gy_proc_kill(s);
+        gy_proc_kill(h, s, now_ns);
 }
 
 /* ---- epoll ------------------------------------------------------------------------------------------------------- */
@@ -102,7 +102,7 @@ static void look_at(gy_host *h, gy_slot *s, const gy_msg *m, int64_t now_ns) {
         if (is_remote(h))
             gy_remote_gave_up(s);
         else
-            gy_proc_hung_up(s, now_ns); /* it may hang in its end, as with a device that is gone */
+            gy_proc_hung_up(h, s, now_ns); /* it may hang in its end, as with a device that is gone */
     }
     if (m->kind == GY_MSG_LEAVING) s->is_leaving = 1;
     if (m->kind != GY_MSG_READY || s->w.state != GY_HOST_STARTING) return;
@@ -157,7 +157,7 @@ static void take_messages(gy_host *h, gy_slot *s, int64_t now_ns) {
     else if (is_remote(h))
         gy_remote_hung_up(h, s, &err, now_ns);
     else
-        gy_proc_hung_up(s, now_ns);
+        gy_proc_hung_up(h, s, now_ns);
 }
 
 /* Called by the coordinator. What cannot be queued ends the worker, never the request directly. */
@@ -235,6 +235,9 @@ static void on_event(gy_host *h, const struct epoll_event *e, int64_t now_ns) {
         break;
     case TAG_PROCESS:
         gy_proc_on_exit(h, s, now_ns);
+        break;
+    case TAG_ALIVE:
+        gy_proc_on_word(h, s, now_ns);
         break;
     case TAG_TIMER:
         if (read(h->timer_fd, &rings, sizeof rings) > 0) h->timer_ns = INT64_MAX;

@@ -5,11 +5,16 @@
  * A process of this host:
  *
  *   DOWN --due--> STARTING --READY--> RUNNING
- *     ^              |  late           |  hang-up, nonsense, buffer full, exit
+ *     ^              |  late           |  it lets go (alive.h), hang-up, FATAL, nonsense, buffer full
  *     |              v                 v
- *     +--- reaped -- DYING <--SIGKILL--+      dead for good: MAX_DEATHS within DEATH_WINDOW
+ *     +--- reaped -- DYING <-----------+      dead for good: MAX_DEATHS within DEATH_WINDOW
  *
- * A worker is told dead after it was reaped: then none of its threads runs and nothing more of it is written anywhere.
+ *   DYING: its channel is closed here; it says and takes in nothing any more, and may still write. SIGKILL comes at
+ *   once, or a second after a hang-up or FATAL. The coordinator is told (gy_coord_dying): what it had begins again
+ *   elsewhere. When it ends by itself and does not let go first (no such word on this system), there is no DYING.
+ *   Reaped: none of its threads runs, its GPU's work is over, and nothing more of it is written anywhere. Only then is
+ *   it told dead: pages that it wrote to are used again, others let go of its memory, and its next life begins.
+ *
  * Children are watched by pidfd; SIGCHLD and its handler are the program's. All children end with this process, however
  * it ends (PDEATHSIG), and that holds for whichever thread opened the host: they are started by a thread of its own.
  *
@@ -45,6 +50,7 @@ typedef struct gy_host gy_host;
 
 enum {
     GY_HOST_CONTROL_FD = 3, /* a worker's end of its control channel */
+    GY_HOST_ALIVE_FD = 4,   /* what it holds until its end (alive.h) */
     GY_HOST_MAX_DEATHS = 5,
     GY_HOST_DEATH_WINDOW_MS = 60000
 };

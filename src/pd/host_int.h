@@ -4,6 +4,7 @@
 #ifndef GY_PD_HOST_INT_H
 #define GY_PD_HOST_INT_H
 
+#include "pd/alive.h"
 #include "pd/host.h"
 #include "pd/resolve.h"
 #include "pd/spawn.h"
@@ -12,7 +13,7 @@
 
 enum { GY_HOST_MS = 1000000, GY_HOST_MAX_ARGS = 128, GY_HOST_WHAT = 640 };
 
-typedef enum gy_host_tag { TAG_CHAN, TAG_PROCESS, TAG_TIMER, TAG_DISC, TAG_RESOLVED, TAG_DIAL } gy_host_tag;
+typedef enum gy_host_tag { TAG_CHAN, TAG_PROCESS, TAG_ALIVE, TAG_TIMER, TAG_DISC, TAG_RESOLVED, TAG_DIAL } gy_host_tag;
 
 typedef struct gy_remote { /* of a slot whose worker is on another host */
     char name[GY_DISC_NAME], address[GY_DISC_ADDRESS];
@@ -32,6 +33,7 @@ typedef struct gy_slot {
     char *device;      /* of a process, for its command line; owned, may be NULL */
     gy_chan *chan;     /* NULL unless somebody has the other end */
     int pidfd;         /* -1: no process */
+    gy_alive *alive;   /* of it; NULL: there will be no early word */
     int doomed;        /* to be ended at the top of the turn */
     int is_leaving;    /* nothing new goes there; STOP once it holds nothing */
     int is_stopped;    /* STOP was said for that */
@@ -82,8 +84,9 @@ static inline int32_t gy_slot_index(const gy_host *h, const gy_slot *s) {
 gy_status gy_proc_open(gy_host *h, const char *program, gy_err *err);
 void gy_proc_close(gy_host *h);
 void gy_proc_detach(gy_slot *s); /* descriptors only */
-void gy_proc_kill(gy_slot *s);
-void gy_proc_hung_up(gy_slot *s, int64_t now_ns);
+void gy_proc_kill(gy_host *h, gy_slot *s, int64_t now_ns);
+void gy_proc_hung_up(gy_host *h, gy_slot *s, int64_t now_ns);
+void gy_proc_on_word(gy_host *h, gy_slot *s, int64_t now_ns); /* it ends, if it does */
 void gy_proc_on_exit(gy_host *h, gy_slot *s, int64_t now_ns);
 void gy_proc_look_at_clock(gy_host *h, gy_slot *s, int64_t now_ns);
 

@@ -20,7 +20,8 @@ static gy_status attach(gy_host *h, gy_slot *s, int fd, gy_err *err) {
     GY_TRY(gy_chan_create(fd, GY_CHAN_OUT_MAX, err, &s->chan));
     s->polled = EPOLLIN;
     if (gy_host_watch(h, EPOLL_CTL_ADD, gy_chan_fd(s->chan), EPOLLIN, TAG_CHAN, s) < 0 ||
-        gy_host_watch(h, EPOLL_CTL_ADD, s->pidfd, EPOLLIN, TAG_PROCESS, s) < 0)
+        gy_host_watch(h, EPOLL_CTL_ADD, s->pidfd, EPOLLIN, TAG_PROCESS, s) < 0 ||
+        (s->alive && gy_host_watch(h, EPOLL_CTL_ADD, gy_alive_fd(s->alive), EPOLLIN, TAG_ALIVE, s) < 0))
         return gy_err_set(err, GY_E_IO, "worker %d: cannot be watched: %s", gy_slot_index(h, s), strerror(errno));
     return GY_OK;
 }
@@ -29,6 +30,8 @@ void gy_proc_detach(gy_slot *s) {
     gy_slot_drop_chan(s);
     if (s->pidfd >= 0) close(s->pidfd);
     s->pidfd = -1;
+    gy_alive_destroy(s->alive);
+    s->alive = NULL;
 }
 
 static void end_process(gy_slot *s) {
@@ -42,7 +45,7 @@ static void end_process(gy_slot *s) {
 static gy_status start(gy_host *h, gy_slot *s, int64_t now_ns, gy_err *err) {
     const char *argv[GY_HOST_MAX_ARGS + 5] = {NULL};
     size_t n = h->n_arg;
-    int fd[2];
+    int fd[2], alive_fd = -1;
     memcpy(argv, h->argv_text, n * sizeof *argv);
     argv[n++] = "--role";
     argv[n++] = gy_role_name(s->w.role);
@@ -52,10 +55,13 @@ static gy_status start(gy_host *h, gy_slot *s, int64_t now_ns, gy_err *err) {
     }
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd) < 0)
         return gy_err_set(err, GY_E_IO, "worker %d: no control channel: %s", gy_slot_index(h, s), strerror(errno));
-    gy_status st = gy_spawner_start(h->spawner, argv, fd[1], err, &s->w.pid, &s->pidfd);
+    s->alive = gy_alive_create(&alive_fd);
+    gy_status st = gy_spawner_start(h->spawner, argv, (const int[2]){fd[1], alive_fd}, err, &s->w.pid, &s->pidfd);
     close(fd[1]);
+    if (alive_fd >= 0) close(alive_fd);
     if (st < 0) {
         close(fd[0]);
+        gy_proc_detach(s);
         return st;
     }
     st = attach(h, s, fd[0], err);
@@ -74,19 +80,30 @@ static gy_status start(gy_host *h, gy_slot *s, int64_t now_ns, gy_err *err) {
 
 /* ---- deaths ------------------------------------------------------------------------------------------------------ */
 
-/* Its channel goes at once: nothing that it says now is of interest. */
-void gy_proc_kill(gy_slot *s) {
+/* Nobody hears what it says now. */
+static void begin_dying(gy_host *h, gy_slot *s, int64_t due_ns, int64_t now_ns) {
     s->w.state = GY_HOST_DYING;
-    s->due_ns = INT64_MAX;
+    s->due_ns = due_ns;
     gy_slot_drop_chan(s);
+    gy_coord_dying(h->coord, gy_slot_index(h, s), now_ns);
+}
+
+void gy_proc_kill(gy_host *h, gy_slot *s, int64_t now_ns) {
     gy_child_signal(s->pidfd, SIGKILL);
+    begin_dying(h, s, INT64_MAX, now_ns);
 }
 
 /* It closed its end: it is ending, with an exit code that is worth a moment. */
-void gy_proc_hung_up(gy_slot *s, int64_t now_ns) {
-    s->w.state = GY_HOST_DYING;
-    s->due_ns = now_ns + (int64_t)HANG_UP_MS * GY_HOST_MS;
-    gy_slot_drop_chan(s);
+void gy_proc_hung_up(gy_host *h, gy_slot *s, int64_t now_ns) {
+    begin_dying(h, s, now_ns + (int64_t)HANG_UP_MS * GY_HOST_MS, now_ns);
+}
+
+/* Killed, whether or not the word is true: one that ends keeps its exit code, and one that only looks so is of no use.
+ */
+void gy_proc_on_word(gy_host *h, gy_slot *s, int64_t now_ns) {
+    if (!s->alive || !gy_alive_has_ended(s->alive)) return;
+    gy_slot_take_rest(h, s, now_ns);
+    if (s->w.state == GY_HOST_STARTING || s->w.state == GY_HOST_RUNNING) gy_proc_kill(h, s, now_ns);
 }
 
 static int recent_deaths(const gy_slot *s, int64_t now_ns) {

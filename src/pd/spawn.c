@@ -17,7 +17,7 @@ enum { N_KEPT = 5, MAX_ENV = N_KEPT + 3, HIGH_FD = 10 };
 
 typedef struct order {
     const char *const *argv;
-    int fd;
+    int fd[2];             /* become 3 and 4; fd[1] may be -1 */
     int pid, pidfd, error; /* error: errno of what failed */
     const char *what;
 } order;
@@ -49,26 +49,28 @@ static void reset_signals(void) {
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* 0, or -1 with errno. Both are moved out of the way first: either may lie on 0 to 3. */
-static int set_descriptors(int *fd_io, int *report_io) {
-    int fd = fcntl(*fd_io, F_DUPFD_CLOEXEC, HIGH_FD), report = fcntl(*report_io, F_DUPFD_CLOEXEC, HIGH_FD);
-    if (fd < 0 || report < 0) return -1;
+/* 0, or -1 with errno. All are moved out of the way first: any may lie on 0 to 4. */
+static int set_descriptors(const int fd_of[2], int *report_io) {
+    int fd = fcntl(fd_of[0], F_DUPFD_CLOEXEC, HIGH_FD), report = fcntl(*report_io, F_DUPFD_CLOEXEC, HIGH_FD);
+    int more = fd_of[1] < 0 ? -1 : fcntl(fd_of[1], F_DUPFD_CLOEXEC, HIGH_FD);
+    if (fd < 0 || report < 0 || (fd_of[1] >= 0 && more < 0)) return -1;
     *report_io = report;
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0) return -1;
     if (fcntl(STDERR_FILENO, F_GETFD) < 0 && dup2(null, STDERR_FILENO) < 0) return -1;
     if (dup2(STDERR_FILENO, STDOUT_FILENO) < 0 || dup2(fd, 3) < 0) return -1;
-    syscall(SYS_close_range, 4u, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */); /* ours are so anyway; the program's may not be */
+    if (more >= 0 && dup2(more, 4) < 0) return -1;
+    /* Ours are so anyway; the program's may not be. */
+    syscall(SYS_close_range, more < 0 ? 4u : 5u, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */);
     return 0;
 }
 
 static _Noreturn void child(const gy_spawner *s, const order *o, pid_t parent, int report) {
-    int fd = o->fd;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127); /* it died before we said so */
     setpgid(0, 0);
     reset_signals();
-    if (set_descriptors(&fd, &report) == 0) execve(s->program, (char *const *)(uintptr_t)o->argv, s->env);
+    if (set_descriptors(o->fd, &report) == 0) execve(s->program, (char *const *)(uintptr_t)o->argv, s->env);
     int e = errno;
     while (write(report, &e, sizeof e) < 0 && errno == EINTR) {
     }
@@ -205,8 +207,9 @@ void gy_spawner_destroy(gy_spawner *s) {
     gy_mem_free(s);
 }
 
-gy_status gy_spawner_start(gy_spawner *s, const char *const *argv, int fd, gy_err *err, int *pid_out, int *pidfd_out) {
-    order o = {.argv = argv, .fd = fd, .pidfd = -1};
+gy_status gy_spawner_start(gy_spawner *s, const char *const *argv, const int fd[2], gy_err *err, int *pid_out,
+                           int *pidfd_out) {
+    order o = {.argv = argv, .fd = {fd[0], fd[1]}, .pidfd = -1};
     pthread_mutex_lock(&s->lock);
     s->todo = &o;
     s->done = NULL;

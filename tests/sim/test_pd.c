@@ -51,13 +51,14 @@ typedef struct run {
     int n_trouble, still[RIG_MAX]; /* still: ticks for which a worker stands still */
     int reap[RIG_MAX];             /* ticks until a dead worker is reaped, then until the next one is there; 0: lives */
     int is_reaped[RIG_MAX];
+    int word[RIG_MAX]; /* 1: the early word of its end is still to come; 2: it came, and what it had copying goes on */
     int is_cut[RIG_MAX]; /* no message reaches it or comes from it; it lives on until the next one is there */
 } run;
 
 /* What must have happened somewhere in all runs together. */
 static struct seen {
     int64_t crossed, local, retry, swallowed, late, death_p, death_d, still, cut, kept_out, give_up, give_up_early,
-        deadline, owed, move, est, cached, have_est, have;
+        deadline, owed, move, est, cached, have_est, have, word;
 } seen;
 
 static const tiny_spec specs[] = {{.family = "ouro",
@@ -209,9 +210,18 @@ static void kill_one(int i) {
     if (r.reap[i] || r.n_trouble == MAX_TROUBLE) return;
     r.n_trouble++;
     *(r.g.w[i].role & GY_PD_DECODE ? &seen.death_d : &seen.death_p) += 1;
-    gy_mock_net_kill(r.g.net, r.g.w[i].w->x);
     r.g.w[i].is_dead = 1;
+    r.word[i] = (int)below(2);
     r.reap[i] = 1 + (int)below(100);
+    if (!r.word[i]) gy_mock_net_kill(r.g.net, r.g.w[i].w->x);
+}
+
+/* Its threads stand still, and nothing that it said is read any more; its device copies until it is reaped. */
+static void tell_word(int i) {
+    if (r.word[i] != 1 || below(20)) return;
+    r.word[i] = 2;
+    seen.word++;
+    gy_coord_dying(r.c, i, r.now);
 }
 
 /* Its clock stands, the others' does not. */
@@ -234,8 +244,12 @@ static void cut_one(int i) {
 
 /* Dead, then reaped and told, then replaced. What a dead worker had said may still be read, up to some point. */
 static void turn_dead(int i) {
-    if (!r.reap[i] || --r.reap[i]) return;
+    if (!r.reap[i]) return;
+    tell_word(i);
+    if (--r.reap[i]) return;
     if (!r.is_reaped[i]) {
+        if (r.word[i]) gy_mock_net_kill(r.g.net, r.g.w[i].w->x);
+        r.word[i] = 0;
         gy_coord_dead(r.c, i, r.now);
         r.is_reaped[i] = 1;
         r.reap[i] = 1 + (int)below(r.is_cut[i] ? 2000 : 200);
@@ -249,7 +263,7 @@ static void turn_dead(int i) {
 static void hear(int i) {
     gy_msg m;
     gy_err err;
-    if (!r.g.w[i].w || r.is_reaped[i] || r.is_cut[i] || !rig_said(&r.g, i, &m)) return;
+    if (!r.g.w[i].w || r.is_reaped[i] || r.is_cut[i] || r.word[i] == 2 || !rig_said(&r.g, i, &m)) return;
     if (gy_coord_message(r.c, i, &m, r.now, &err) < 0) fail(err.msg);
 }
 
@@ -395,15 +409,16 @@ static void expect_seen(void) {
            "copies kept "
            "out) give-ups %lld (%lld "
            "before the first token) deadlines %lld owed %lld moved %lld "
-           "cached %lld (est. %lld), at D %lld (est. %lld)\n",
+           "cached %lld (est. %lld), at D %lld (est. %lld) early words %lld\n",
            (long long)seen.crossed, (long long)seen.local, (long long)seen.retry, (long long)seen.swallowed,
            (long long)seen.late, (long long)seen.death_p, (long long)seen.death_d, (long long)seen.still,
            (long long)seen.cut, (long long)seen.kept_out, (long long)seen.give_up, (long long)seen.give_up_early,
            (long long)seen.deadline, (long long)seen.owed, (long long)seen.move, (long long)seen.cached,
-           (long long)seen.est, (long long)seen.have, (long long)seen.have_est);
+           (long long)seen.est, (long long)seen.have, (long long)seen.have_est, (long long)seen.word);
     if (!seen.crossed || !seen.local || !seen.retry || !seen.swallowed || !seen.late || !seen.death_p ||
         !seen.death_d || !seen.still || !seen.cut || !seen.kept_out || !seen.give_up || !seen.give_up_early ||
-        !seen.deadline || !seen.owed || !seen.move || !seen.cached || !seen.est || !seen.have || !seen.have_est) {
+        !seen.deadline || !seen.owed || !seen.move || !seen.cached || !seen.est || !seen.have || !seen.have_est ||
+        !seen.word) {
         fprintf(stderr, "something never happened\n");
         abort();
     }

@@ -195,6 +195,11 @@ static inline void say_connected(world *w, int32_t p, int32_t d) {
     said(w, p, (gy_msg){.kind = GY_MSG_CONNECTED, .peer = (uint64_t)(10 * w->life[d] + d + 1)});
 }
 
+static inline void begin_dying(world *w, int32_t slot) {
+    gy_coord_dying(w->c, slot, w->now);
+    check(w);
+}
+
 static inline void die(world *w, int32_t slot) {
     gy_coord_dead(w->c, slot, w->now);
     w->life[slot]++;

@@ -637,6 +637,142 @@ static void others_go_on_when_one_dies(void **state) {
     close_world(&w);
 }
 
+/* ---- the early word: begun again at once, and what it may still write into stays as it is until it is dead
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static void p_ends_while_it_writes(void **state) {
+    (void)state;
+    WORLD(w, P, P, D);
+    submit(&w, (ask){0});
+    turn(&w);
+    reserved(&w, 2, 'a');
+    expect_log(&w, "2<reserve a  0<prefill a");
+    begin_dying(&w, 0);
+    turn(&w);
+    expect_log(&w, "0<cancel a  2<cancel a  2<reserve b"); /* no CANCEL_SAFE, no GONE; who lives goes on */
+    reserved(&w, 2, 'b');
+    expect_log(&w, "1<prefill b");
+    assert_int_equal(w.peer, 3);
+    begin_dying(&w, 0); /* once is enough */
+    expect_log(&w, "");
+    die(&w, 0);
+    expect_log(&w, "1<gone 1  2<gone 1  2<cancel_safe a");
+    say(&w, 2, GY_MSG_RELEASED, 'a');
+    prefilled(&w, 1, 'b');
+    say(&w, 2, GY_MSG_ACTIVE, 'b');
+    said(&w, 2, finish(&w, 'b', 0, GY_FINISH_STOP, 0));
+    say(&w, 2, GY_MSG_RELEASED, 'b');
+    expect_log(&w, "r0.0=stop/0");
+    assert_int_equal(stats_of(&w).n_retry, 1);
+    assert_int_equal(stats_of(&w).n_death, 1);
+    close_world(&w);
+}
+
+static void d_ends_while_p_writes_to_it(void **state) {
+    (void)state;
+    WORLD(w, P, D, D);
+    submit(&w, (ask){0});
+    turn(&w);
+    reserved(&w, 1, 'a');
+    begin_dying(&w, 1);
+    turn(&w);
+    expect_log(&w, "1<reserve a  0<prefill a  0<cancel a  1<cancel a  2<reserve b");
+    say(&w, 0, GY_MSG_RELEASED, 'a');  /* before or behind its death */
+    expect_log(&w, "1<cancel_safe a"); /* nobody hears it */
+    die(&w, 1);
+    expect_log(&w, "0<gone 2  2<gone 2");
+    reserved(&w, 2, 'b');
+    prefilled(&w, 0, 'b');
+    say(&w, 2, GY_MSG_ACTIVE, 'b');
+    said(&w, 2, finish(&w, 'b', 0, GY_FINISH_STOP, 0));
+    say(&w, 2, GY_MSG_RELEASED, 'b');
+    expect_log(&w, "0<prefill b  r0.0=stop/0");
+    close_world(&w);
+}
+
+/* Nothing waits for the place that it held, and nothing new goes there, until its next life is ready. */
+static void the_only_d_ends(void **state) {
+    (void)state;
+    WORLD(w, P, D);
+    submit(&w, (ask){0});
+    to_decode(&w);
+    begin_dying(&w, 1);
+    expect_log(&w, "0<cancel a  1<cancel a");
+    assert_int_equal(turn(&w), GY_AGAIN);
+    die(&w, 1);
+    assert_int_equal(turn(&w), GY_AGAIN);
+    expect_log(&w, "0<gone 2");
+    prefilled(&w, 0, 'a');
+    back(&w, 1);
+    expect_log(&w, "0<connect 12");
+    second_try_ends(&w);
+    expect_log(&w, "0<prefill b  r0.0:1  r0.0=stop/0"); /* output 0 was told before */
+    close_world(&w);
+}
+
+/* A P whose bytes are all there, and one that was not told yet. */
+static void p_ends_and_holds_nothing(void **state) {
+    (void)state;
+    WORLD(w, P, D);
+    submit(&w, (ask){0});
+    to_decode(&w);
+    begin_dying(&w, 0);
+    expect_log(&w, "");
+    said(&w, 1, finish(&w, 'a', 0, GY_FINISH_STOP, 1));
+    say(&w, 1, GY_MSG_RELEASED, 'a');
+    expect_log(&w, "r0.0=stop/0"); /* its own place goes back with its death */
+    submit(&w, (ask){.max_tokens = 2});
+    turn(&w);
+    expect_log(&w, "1<local b"); /* no P is of use */
+    die(&w, 0);
+    expect_log(&w, "1<gone 1");
+    said(&w, 1, finish(&w, 'b', 0, GY_FINISH_STOP, 0));
+    say(&w, 1, GY_MSG_RELEASED, 'b');
+    expect_log(&w, "r1.0=stop/0");
+    assert_int_equal(stats_of(&w).n_retry, 0);
+    close_world(&w);
+}
+
+static void p_ends_before_it_is_told(void **state) {
+    (void)state;
+    WORLD(w, P, D);
+    submit(&w, (ask){0});
+    to_reserving(&w);
+    begin_dying(&w, 0);
+    expect_log(&w, "1<cancel a");
+    reserved(&w, 1, 'a');
+    expect_log(&w, "1<cancel_safe a"); /* nobody ever knew these pages */
+    turn(&w);
+    expect_log(&w, "1<local b");
+    die(&w, 0);
+    said(&w, 1, finish(&w, 'b', 0, GY_FINISH_STOP, 0));
+    say(&w, 1, GY_MSG_RELEASED, 'b');
+    say(&w, 1, GY_MSG_RELEASED, 'a');
+    expect_log(&w, "1<gone 1  r0.0=stop/0");
+    close_world(&w);
+}
+
+static void one_that_starts_ends(void **state) {
+    (void)state;
+    WORLD(w, P, D);
+    die(&w, 0);
+    expect_log(&w, "1<gone 1");
+    begin_dying(&w, 0);
+    begin_dying(&w, 9); /* there is none */
+    die(&w, 0);
+    back(&w, 0);
+    submit(&w, (ask){0});
+    expect_log(&w, "0<connect 2");
+    turn(&w);
+    reserved(&w, 1, 'a');
+    expect_log(&w, "1<reserve a  0<prefill a"); /* its next life is like any */
+    cancel(&w, 0);
+    say(&w, 0, GY_MSG_RELEASED, 'a');
+    say(&w, 1, GY_MSG_RELEASED, 'a');
+    expect_log(&w, "0<cancel a  1<cancel a  r0.0=cancelled/0  1<cancel_safe a");
+    close_world(&w);
+}
+
 /* ---- tries and rejections
  * --------------------------------------------------------------------------------------------- */
 
@@ -2317,6 +2453,12 @@ int main(void) {
         cmocka_unit_test(room_that_comes_back_ends_not_now),
         cmocka_unit_test(an_error_of_the_worker_is_tried_again),
         cmocka_unit_test(a_replay_is_told_once),
+        cmocka_unit_test(p_ends_while_it_writes),
+        cmocka_unit_test(d_ends_while_p_writes_to_it),
+        cmocka_unit_test(the_only_d_ends),
+        cmocka_unit_test(p_ends_and_holds_nothing),
+        cmocka_unit_test(p_ends_before_it_is_told),
+        cmocka_unit_test(one_that_starts_ends),
         cmocka_unit_test(a_deadline_ends_one_request_in_any_state),
         cmocka_unit_test(deadlines_are_per_request),
         cmocka_unit_test(a_deadline_may_be_set_later),

@@ -67,6 +67,8 @@ typedef enum seen {
     S_BEYOND,
     S_BY_PRIORITY,
     S_CACHED,
+    S_WORD,
+    S_WORD_WRITING,
     N_SEEN
 } seen;
 static const char *const seen_name[N_SEEN] = {"cancel of an unanswered RESERVE or unknown",
@@ -98,7 +100,9 @@ static const char *const seen_name[N_SEEN] = {"cancel of an unanswered RESERVE o
                                               "moved to another D",
                                               "more exports than places",
                                               "better priority first",
-                                              "tokens believed to be cached"};
+                                              "tokens believed to be cached",
+                                              "early word of an end",
+                                              "early word of a P that writes"};
 
 typedef struct word { /* a message, as much of it as matters here */
     gy_msg_kind kind;
@@ -125,6 +129,7 @@ typedef struct job {
 
 typedef struct worker {
     int is_up, is_dying; /* dying: killed, its last words are still to be read, then it is reaped */
+    int has_word;        /* dying, and the coordinator has the early word of it: nobody reads on */
     int is_leaving;      /* it said so, or will */
     int is_guest;        /* its slot has no role of its own */
     int32_t role, home;  /* home: its role when nothing changes any more */
@@ -522,9 +527,20 @@ static void kill_worker(sim *s, int i) {
         }
 }
 
+/* What it said last was read, or will not be. */
+static void tell_word(sim *s, int i) {
+    worker *w = &s->w[i];
+    tell(s, "%d ends", i);
+    w->has_word = 1;
+    w->out.len = 0;
+    s->seen[S_WORD]++;
+    for (int k = 0; k < MAX_JOB; k++) s->seen[S_WORD_WRITING] += w->job[k].state == J_EXPORT;
+    gy_coord_dying(s->c, i, s->now);
+}
+
 static void reap(sim *s, int i) {
     tell(s, "%d is reaped", i);
-    s->w[i].is_up = s->w[i].is_dying = 0;
+    s->w[i].is_up = s->w[i].is_dying = s->w[i].has_word = 0;
     memset(s->w[i].job, 0, sizeof s->w[i].job);
     gy_coord_dead(s->c, i, s->now);
     int n_down = 0;
@@ -700,7 +716,9 @@ static void step_worker(sim *s, int i) {
     worker *w = &s->w[i];
     int what = (int)draw(s, 3);
     if (w->is_up && w->is_dying) {
-        if (w->out.len && what)
+        if (!w->has_word && chance(s, 20))
+            tell_word(s, i);
+        else if (w->out.len && what)
             listen(s, i);
         else if (!w->out.len)
             reap(s, i);

@@ -17,13 +17,13 @@ static void strike(void) {
     if (in_window) raise(in_window);
 }
 
-/* Runs the shell's program text with fd as its descriptor 3; how it ended. */
-static gy_child_end run(gy_spawner *s, const char *text, int fd) {
+/* Runs the shell's program text with these descriptors as 3 and 4 (-1: without); how it ended. */
+static gy_child_end run(gy_spawner *s, const char *text, int fd, int more) {
     const char *const argv[] = {"sh", "-c", text, NULL};
     gy_child_end end = {0};
     gy_err err = {0};
     int pid = 0, pidfd = -1;
-    if (gy_spawner_start(s, argv, fd, &err, &pid, &pidfd) != GY_OK) fail_msg("%s", err.msg);
+    if (gy_spawner_start(s, argv, (const int[2]){fd, more}, &err, &pid, &pidfd) != GY_OK) fail_msg("%s", err.msg);
     assert_true(pid > 0 && pidfd >= 0);
     struct pollfd p = {.fd = pidfd, .events = POLLIN};
     int n = poll(&p, 1, 20000);
@@ -48,7 +48,7 @@ static void test_signal_at_birth(void **state) {
     gy_spawner *s = shells();
     for (size_t i = 0; i < sizeof terminal / sizeof *terminal; i++) {
         in_window = terminal[i];
-        gy_child_end end = run(s, "exit 7", STDERR_FILENO);
+        gy_child_end end = run(s, "exit 7", STDERR_FILENO, -1);
         in_window = 0;
         if (!end.known || end.signal || end.code != 7)
             fail_msg("signal %d: the child ended by signal %d, code %d", terminal[i], end.signal, end.code);
@@ -64,14 +64,14 @@ static void test_signal_later(void **state) {
     void (*before)(int) = signal(SIGTERM, SIG_IGN);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     gy_spawner *s = shells();
-    gy_child_end end = run(s, "kill -TERM $$; exit 7", STDERR_FILENO);
+    gy_child_end end = run(s, "kill -TERM $$; exit 7", STDERR_FILENO, -1);
     assert_true(end.known && end.signal == SIGTERM);
     gy_spawner_destroy(s);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     signal(SIGTERM, before);
 }
 
-/* Its own group; the descriptor as 3; our standard error as its output; an empty input; nothing else is open. */
+/* Its own group; the descriptors as 3 and 4; our standard error as its output; an empty input; nothing else is open. */
 static void test_what_it_is_given(void **state) {
     (void)state;
     int p[2], null = open("/dev/null", O_RDONLY | O_CLOEXEC), other = fcntl(null, F_DUPFD, 10); /* without O_CLOEXEC */
@@ -81,13 +81,18 @@ static void test_what_it_is_given(void **state) {
         run(s,
             "read -r pid x x x group x </proc/self/stat; echo $pid $group >&3; read -r x && exit 1; "
             "for f in /proc/$$/fd/*; do case ${f##*/} in [0-3]) ;; *) [ ! -e $f ] || exit 2 ;; esac; done; exit 7",
-            p[1]);
+            p[1], -1);
     assert_true(end.known && end.code == 7);
     char text[64] = "";
     assert_true(read(p[0], text, sizeof text - 1) > 0);
     char *rest;
     long pid = strtol(text, &rest, 10), group = strtol(rest, NULL, 10);
     assert_true(pid > 0 && pid == group && group != getpgrp());
+    end = run(
+        s,
+        "for f in /proc/$$/fd/*; do case ${f##*/} in [0-4]) ;; *) [ ! -e $f ] || exit 2 ;; esac; done; echo four >&4",
+        null, p[1]);
+    assert_true(end.known && !end.code && read(p[0], text, sizeof text) == 5 && !memcmp(text, "four", 4));
     gy_spawner_destroy(s);
     close(null), close(other), close(p[0]), close(p[1]);
 }
@@ -99,7 +104,7 @@ static void test_no_program(void **state) {
     gy_err err = {0};
     int pid = 0, pidfd = -1;
     assert_int_equal(gy_spawner_create("/nowhere/none", &err, &s), GY_OK);
-    assert_int_equal(gy_spawner_start(s, argv, STDERR_FILENO, &err, &pid, &pidfd), GY_E_IO);
+    assert_int_equal(gy_spawner_start(s, argv, (const int[2]){STDERR_FILENO, -1}, &err, &pid, &pidfd), GY_E_IO);
     assert_non_null(strstr(err.msg, "/nowhere/none: cannot be run"));
     assert_true(pid == 0 && pidfd == -1);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* and it is reaped */

@@ -200,23 +200,24 @@ static gy_status workers_step(gy_api_host *h, gy_err *err) {
 
 /* ---- stats ------------------------------------------------------------------------------------------------------- */
 
+#define ADD(sum, v) (sum) = gy_msg_add(sum, v)
 static void add_engine(gy_engine_stats *e, const gy_msg_stats *s) {
-    e->n_step += s->n_step;
-    e->n_pass += s->n_pass;
-    e->n_row += s->n_row;
-    e->n_prompt_tok += s->n_prompt_tok;
-    e->step_ns += s->step_ns;
-    e->model_ns += s->model_ns;
-    e->sample_ns += s->sample_ns;
+    ADD(e->n_step, s->n_step);
+    ADD(e->n_pass, s->n_pass);
+    ADD(e->n_row, s->n_row);
+    ADD(e->n_prompt_tok, s->n_prompt_tok);
+    ADD(e->step_ns, s->step_ns);
+    ADD(e->model_ns, s->model_ns);
+    ADD(e->sample_ns, s->sample_ns);
     e->sched.n_parked += s->n_parked;
-    e->sched.n_wait_tok += s->wait_tok;
-    e->sched.n_park += s->n_park;
-    e->sched.n_restore += s->n_restore;
-    e->sched.n_drop += s->n_drop;
-    e->sched.n_recomputed_tok += s->n_recomputed_tok;
-    e->prefix.n_query_tok += s->cache_query_tok;
-    e->prefix.n_hit_tok += s->cache_hit_tok;
-    e->prefix.n_evict += s->cache_evicted;
+    ADD(e->sched.n_wait_tok, s->wait_tok);
+    ADD(e->sched.n_park, s->n_park);
+    ADD(e->sched.n_restore, s->n_restore);
+    ADD(e->sched.n_drop, s->n_drop);
+    ADD(e->sched.n_recomputed_tok, s->n_recomputed_tok);
+    ADD(e->prefix.n_query_tok, s->cache_query_tok);
+    ADD(e->prefix.n_hit_tok, s->cache_hit_tok);
+    ADD(e->prefix.n_evict, s->cache_evicted);
     e->mask.n_hit += (uint64_t)s->mask_hit;
     e->mask.n_miss += (uint64_t)s->mask_miss;
     e->kv_free[GY_KV_CORE] += s->kv_free;
@@ -224,8 +225,8 @@ static void add_engine(gy_engine_stats *e, const gy_msg_stats *s) {
     e->kv_total[GY_KV_CORE] += s->kv_total;
     e->kv_boundary += s->kv_boundary;
     for (int32_t i = 0; i < s->n_depth; i++) {
-        e->n_row_at[0][i] += s->n_row_at[0][i];
-        e->n_row_at[1][i] += s->n_row_at[1][i];
+        ADD(e->n_row_at[0][i], s->n_row_at[0][i]);
+        ADD(e->n_row_at[1][i], s->n_row_at[1][i]);
         e->kv_plane[i] += s->kv_plane[i];
     }
 }
@@ -235,8 +236,8 @@ static void add_worker(gyre_worker_stats *w, const gy_host_worker *s) {
     w->n_ready += s->state == GY_HOST_RUNNING;
     w->n_decoder += s->state == GY_HOST_RUNNING && (s->role & GY_PD_DECODE);
     w->n_death += s->n_death;
-    w->xfer_inflight_bytes += s->stats.xfer_inflight;
-    w->xfer_failed += s->stats.xfer_failed;
+    ADD(w->xfer_inflight_bytes, s->stats.xfer_inflight);
+    ADD(w->xfer_failed, s->stats.xfer_failed);
 }
 
 static void add_coord(const gy_coord_stats *c, gy_api_host_stats *out) {

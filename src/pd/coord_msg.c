@@ -158,13 +158,14 @@ static gy_status on_output(gy_coord *c, gy_try *t, const gy_msg *m, int64_t now_
 }
 
 static void count_sent(gy_coord_stats *s, const gy_msg_sent *x) {
-    s->bytes += x->bytes;
-    s->n_op += x->n_op;
-    s->n_desc += x->n_desc;
-    s->overlap_ns += x->overlap_ns;
-    s->overlap_bytes += x->overlap_bytes;
-    s->n_overlap += x->n_overlap;
-    s->wire_ns += gy_times_wire(x);
+    int64_t wire_ns = gy_times_wire(x); /* of another clock: any number */
+    s->bytes = gy_msg_add(s->bytes, x->bytes);
+    s->n_op = gy_msg_add(s->n_op, x->n_op);
+    s->n_desc = gy_msg_add(s->n_desc, x->n_desc);
+    s->overlap_ns = gy_msg_add(s->overlap_ns, x->overlap_ns);
+    s->overlap_bytes = gy_msg_add(s->overlap_bytes, x->overlap_bytes);
+    s->n_overlap = gy_msg_add(s->n_overlap, x->n_overlap);
+    s->wire_ns = gy_msg_add(s->wire_ns, wire_ns < GY_MSG_MOST ? wire_ns : GY_MSG_MOST);
 }
 
 static gy_status on_prefilled(gy_coord *c, gy_try *t, const gy_msg *m, int64_t now_ns, gy_err *err) {

@@ -218,53 +218,66 @@ static void finish(wire *w, gy_msg_finish *f) {
     if (!w->bad && !w->out && (f->reason < 0 || f->reason > GY_FINISH_ERROR)) fail(w, "finish reason");
 }
 
+/* Added up and shown, nothing else. */
+static void amount(wire *w, int64_t *v, const char *what) {
+    raw(w, v, sizeof *v, what);
+    if (!w->bad && !w->out && (*v < 0 || *v > GY_MSG_MOST)) fail(w, what);
+}
+
+static void amount_i32(wire *w, int32_t *v, const char *what) {
+    raw(w, v, sizeof *v, what);
+    if (!w->bad && !w->out && (*v < 0 || *v > GY_MSG_MOST_I32)) fail(w, what);
+}
+#define AMOUNT(w, x) amount(w, &(x), #x)
+#define AMOUNT_I32(w, x) amount_i32(w, &(x), #x)
+
 static void sent(wire *w, gy_msg_sent *s) {
-    FIELD(w, s->bytes);
-    FIELD(w, s->n_op);
-    FIELD(w, s->n_desc);
+    AMOUNT(w, s->bytes);
+    AMOUNT(w, s->n_op);
+    AMOUNT(w, s->n_desc);
     FIELD(w, s->start_ns);
     FIELD(w, s->compute_ns);
     FIELD(w, s->first_post_ns);
     FIELD(w, s->last_post_ns);
     FIELD(w, s->last_done_ns);
     FIELD(w, s->said_ns);
-    FIELD(w, s->post_ns);
-    FIELD(w, s->overlap_ns);
-    FIELD(w, s->overlap_bytes);
-    FIELD(w, s->n_overlap);
+    AMOUNT(w, s->post_ns);
+    AMOUNT(w, s->overlap_ns);
+    AMOUNT(w, s->overlap_bytes);
+    AMOUNT(w, s->n_overlap);
     FIELD(w, s->n_computed);
 }
 
 static void stats(wire *w, gy_msg_stats *s) {
-    FIELD(w, s->n_waiting);
-    FIELD(w, s->n_running);
-    FIELD(w, s->n_parked);
-    FIELD(w, s->n_handoff);
-    FIELD(w, s->kv_free);
-    FIELD(w, s->kv_cached);
-    FIELD(w, s->kv_total);
-    FIELD(w, s->wait_tok);
-    FIELD(w, s->xfer_inflight);
-#define COUNT(name) FIELD(w, s->name);
+    AMOUNT_I32(w, s->n_waiting);
+    AMOUNT_I32(w, s->n_running);
+    AMOUNT_I32(w, s->n_parked);
+    AMOUNT_I32(w, s->n_handoff);
+    AMOUNT_I32(w, s->kv_free);
+    AMOUNT_I32(w, s->kv_cached);
+    AMOUNT_I32(w, s->kv_total);
+    AMOUNT(w, s->wait_tok);
+    AMOUNT(w, s->xfer_inflight);
+#define COUNT(name) AMOUNT(w, s->name);
     GY_MSG_COUNTS(COUNT)
 #undef COUNT
-    FIELD(w, s->kv_boundary);
+    AMOUNT_I32(w, s->kv_boundary);
     count(w, &s->n_depth, GY_STAT_DEPTHS, 2 * sizeof **s->n_row_at + sizeof *s->kv_plane, "n_depth");
     for (int32_t i = 0; !w->bad && i < s->n_depth; i++) {
-        FIELD(w, s->n_row_at[0][i]);
-        FIELD(w, s->n_row_at[1][i]);
-        FIELD(w, s->kv_plane[i]);
+        AMOUNT(w, s->n_row_at[0][i]);
+        AMOUNT(w, s->n_row_at[1][i]);
+        AMOUNT_I32(w, s->kv_plane[i]);
     }
 }
 
 void gy_msg_stats_add_past(gy_msg_stats *s, const gy_msg_stats *past) {
-#define COUNT(name) s->name += past->name;
+#define COUNT(name) s->name = gy_msg_add(s->name, past->name);
     GY_MSG_COUNTS(COUNT)
 #undef COUNT
     if (s->n_depth < past->n_depth) s->n_depth = past->n_depth;
     for (int32_t i = 0; i < past->n_depth; i++) {
-        s->n_row_at[0][i] += past->n_row_at[0][i];
-        s->n_row_at[1][i] += past->n_row_at[1][i];
+        s->n_row_at[0][i] = gy_msg_add(s->n_row_at[0][i], past->n_row_at[0][i]);
+        s->n_row_at[1][i] = gy_msg_add(s->n_row_at[1][i], past->n_row_at[1][i]);
     }
 }
 

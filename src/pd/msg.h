@@ -128,6 +128,14 @@ typedef struct gy_msg_sent { /* what moving a prompt took */
     int32_t n_computed; /* prompt tokens that were not in P's cache */
 } gy_msg_sent;
 
+/* Numbers that are only added up and shown: a worker that tells negative ones, or larger ones, is broken. A sum stays
+ * at the most. */
+#define GY_MSG_MOST ((int64_t)1 << 60)
+#define GY_MSG_MOST_I32 (INT32_MAX / 64) /* of 64 workers */
+static inline int64_t gy_msg_add(int64_t a, int64_t b) {
+    return a + b < GY_MSG_MOST ? a + b : GY_MSG_MOST;
+}
+
 /* What only ever grows in one life of a worker. */
 #define GY_MSG_COUNTS(X)                                                                                               \
     X(n_step)                                                                                                          \

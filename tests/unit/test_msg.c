@@ -308,6 +308,37 @@ static void test_past(void **state) {
     assert_int_equal(now.kv_boundary, 5);
 }
 
+/* What is only counted and shown: negative, or beyond what can be counted. Sums stay there. */
+static void test_amounts(void **state) {
+    (void)state;
+    static const int64_t bad[] = {-1, INT64_MIN, INT64_MAX, GY_MSG_MOST + 1};
+    gy_arena *a = gy_arena_create(GY_MEM_PD, 4096);
+    for (size_t i = 0; i < 2 * sizeof bad / sizeof *bad; i++) {
+        full f;
+        gy_str out = {0};
+        gy_msg got;
+        gy_err err;
+        gy_msg_kind kind = i % 2 ? GY_MSG_PREFILLED : GY_MSG_STATS;
+        fill(&f, kind);
+        *(i % 2 ? &f.m.sent.overlap_bytes : &f.m.stats.n_pass) = bad[i / 2];
+        assert_int_equal(gy_msg_encode(&f.m, &out), GY_OK);
+        assert_int_equal(gy_msg_decode(out.data, out.len, a, &err, &got), GY_E_FORMAT);
+        assert_string_equal(err.msg, i % 2 ? "message prefilled: s->overlap_bytes cannot be read"
+                                           : "message stats: s->n_pass cannot be read");
+        out.len = 0;
+        fill(&f, GY_MSG_STATS);
+        f.m.stats.kv_total = i % 2 ? -1 : INT32_MAX;
+        assert_int_equal(gy_msg_encode(&f.m, &out), GY_OK);
+        assert_int_equal(gy_msg_decode(out.data, out.len, a, &err, &got), GY_E_FORMAT);
+        gy_str_free(&out);
+    }
+    gy_msg_stats now = counted(GY_MSG_MOST - 100, 1), past = now;
+    for (int i = 0; i < 3; i++) gy_msg_stats_add_past(&now, &past);
+    assert_int_equal(now.n_pass, GY_MSG_MOST);
+    assert_int_equal(now.n_row_at[1][0], GY_MSG_MOST);
+    gy_arena_destroy(a);
+}
+
 /* More depths than there is room for: refused before they are read. */
 static void test_depths(void **state) {
     (void)state;
@@ -332,6 +363,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_there_and_back), cmocka_unit_test(test_cut),  cmocka_unit_test(test_refused),
         cmocka_unit_test(test_info),           cmocka_unit_test(test_past), cmocka_unit_test(test_depths),
+        cmocka_unit_test(test_amounts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

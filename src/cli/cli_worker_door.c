@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BACKLOG = 16 };
+enum { BACKLOG = 16, REST_NS = 100000000 };
 
 typedef struct visitor {
     gy_chan *chan; /* NULL: nobody */
@@ -24,7 +24,9 @@ struct gy_door {
     int fd;
     gy_secret secret;
     int32_t peer_ms;
-    int has_warned; /* of somebody without the secret; once is enough */
+    int64_t rest_ns; /* until then nobody is let in; 0: all are */
+    int has_warned;  /* of somebody without the secret; once is enough */
+    int has_rested;
     visitor v[GY_DOOR_VISITORS];
 };
 
@@ -55,7 +57,7 @@ void gy_door_close(gy_door *d) {
 
 int gy_door_polls(const gy_door *d, struct pollfd *out) {
     int n = 0;
-    out[n++] = (struct pollfd){.fd = d->fd, .events = POLLIN};
+    out[n++] = (struct pollfd){.fd = d->rest_ns ? -1 : d->fd, .events = POLLIN}; /* -1: not looked at */
     for (int i = 0; i < GY_DOOR_VISITORS; i++) {
         gy_chan *c = d->v[i].chan;
         if (!c) continue;
@@ -66,7 +68,7 @@ int gy_door_polls(const gy_door *d, struct pollfd *out) {
 }
 
 int64_t gy_door_next_ns(const gy_door *d) {
-    int64_t at = INT64_MAX;
+    int64_t at = d->rest_ns ? d->rest_ns : INT64_MAX;
     for (int i = 0; i < GY_DOOR_VISITORS; i++)
         if (d->v[i].chan && d->v[i].due_ns < at) at = d->v[i].due_ns;
     return at;
@@ -94,17 +96,29 @@ static void let_in(gy_door *d, int fd, int64_t now_ns) {
     if (gy_chan_create_secret(fd, 1, &d->secret, GY_CHAN_OUT_MAX, NULL, &v->chan) < 0) v->chan = NULL;
 }
 
-static void let_all_in(gy_door *d, int64_t now_ns) {
-    int fd;
-    while ((fd = accept4(d->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0) let_in(d, fd, now_ns);
-}
-
 static void warn(gy_door *d, const char *why) {
     char text[512];
     if (d->has_warned) return;
     d->has_warned = 1;
     gy_log(GY_LOG_WARN, "pd", "somebody came who is no coordinator of ours", "why=%s",
            gy_log_quote(why, text, (int)sizeof text));
+}
+
+/* Without descriptors or memory the socket stays readable, and nothing would sleep any more: it rests a while. */
+static void rest(gy_door *d, int64_t now_ns) {
+    if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS) return;
+    if (!d->has_rested)
+        gy_log(GY_LOG_WARN, "pd", "nobody can be let in for the moment", "why=\"%s\"", strerrordesc_np(errno));
+    d->has_rested = 1;
+    d->rest_ns = now_ns + REST_NS;
+}
+
+static void let_all_in(gy_door *d, int64_t now_ns) {
+    int fd;
+    if (now_ns < d->rest_ns) return;
+    d->rest_ns = 0;
+    while ((fd = accept4(d->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0) let_in(d, fd, now_ns);
+    rest(d, now_ns);
 }
 
 /* A coordinator says nothing before it has heard READY: who does is none. 1: he may go on. */

@@ -1,13 +1,13 @@
 /* gyre-bench-pd: prefill and decode in processes of their own: how fast KV moves, what a hand-off costs, how soon a
  * death is known. Every rate stands beside the one that the machine reaches in the same run.
  *
- *   gyre-bench-pd [PART...] [--kills N] [--gyre PROGRAM] [--device LIST] [--json]
+ *   gyre-bench-pd [PART...] [--kills N] [--shape SHAPE] [--prompt N] [--gyre PROGRAM] [--device LIST] [--json]
  *
  *   transfer   puts beside memcpy, by size; copies of an op; latency; shared memory and tcp
  *   budget     the KV of a 2048-token prompt, with what may be under way and in which pieces
  *   handoff    a prompt is computed -> all of it is at D -> its first token
- *   detect     kill -9 of a worker -> the coordinator knows
- *   layouts    one engine, two replicas, 1P1D, two hybrids on the same work (gyre bench engine --layouts)
+ *   detect     kill -9 of a worker -> the coordinator knows; answers are those of one engine. SHAPE: tiny-ouro; prompts
+ * of 96 layouts    one engine, two replicas, 1P1D, two hybrids on the same work (gyre bench engine --layouts)
  *
  *   Without a part all of them. LIST: GPUs of workers (handoff, detect), as gyre serve takes them. PROGRAM is what is
  * started as a worker: gyre, where it lies beside this one's folder.
@@ -36,7 +36,7 @@ static const part parts[] = {{"transfer", pd_transfer},
                              {"handoff", pd_handoff},
                              {"detect", pd_detect},
                              {"layouts", pd_layouts}};
-enum { N_PART = sizeof parts / sizeof *parts, DEFAULT_KILLS = 50 };
+enum { N_PART = sizeof parts / sizeof *parts, DEFAULT_KILLS = 50, DEFAULT_PROMPT = 96 };
 
 static void head(void) {
     struct utsname u;
@@ -85,8 +85,8 @@ static void remove_checkpoints(const char *tmp) {
 }
 
 static int usage(void) {
-    fprintf(stderr, "usage: gyre-bench-pd [transfer] [budget] [handoff] [detect] [layouts] [--kills N] [--gyre "
-                    "PROGRAM] [--device LIST] [--json]\n");
+    fprintf(stderr, "usage: gyre-bench-pd [transfer] [budget] [handoff] [detect] [layouts] [--kills N] [--shape SHAPE] "
+                    "[--prompt N] [--gyre PROGRAM] [--device LIST] [--json]\n");
     return 2;
 }
 
@@ -112,7 +112,7 @@ static int go(const pd_bench *b, const unsigned char *wanted, int all) {
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     static char found[4096], tmp[] = "/tmp/gyre-bench-pd-XXXXXX";
-    pd_bench b = {.n_kill = DEFAULT_KILLS};
+    pd_bench b = {.n_kill = DEFAULT_KILLS, .shape = "tiny-ouro", .n_prompt = DEFAULT_PROMPT};
     unsigned char wanted[N_PART] = {0};
     int all = 1;
     for (int i = 1; i < argc; i++) {
@@ -125,6 +125,10 @@ int main(int argc, char **argv) {
             b.gyre = argv[++i];
         else if (i + 1 < argc && !strcmp(argv[i], "--device"))
             b.device = argv[++i];
+        else if (i + 1 < argc && !strcmp(argv[i], "--shape"))
+            b.shape = argv[++i];
+        else if (i + 1 < argc && !strcmp(argv[i], "--prompt"))
+            b.n_prompt = atoi(argv[++i]);
         else if (i + 1 < argc && !strcmp(argv[i], "--kills") && (b.n_kill = atoi(argv[i + 1])) > 0)
             i++;
         else

@@ -103,7 +103,7 @@ static gy_status one_setting(const pd_bench *b, const setting *s, gy_err *err) {
     const char *dir;
     k = (asked){0};
     GY_TRY(pd_checkpoint(b, s->shape, err, &dir));
-    GY_TRY(pd_workers_open(b, dir, s->prompt + OUTPUTS, s->at_once < 2 ? 2 : s->at_once, err, &w));
+    GY_TRY(pd_workers_open(b, dir, s->prompt + OUTPUTS, s->at_once < 2 ? 2 : s->at_once, 1, err, &w));
     gy_status st = ask_all(&w, &k, s, err);
     pd_workers_close(&w);
     if (st >= 0) report(b, s, &k);

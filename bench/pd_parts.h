@@ -5,6 +5,7 @@
 #include "base/status.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct pd_bench {
     int json;
@@ -12,6 +13,8 @@ typedef struct pd_bench {
     const char *tmp;    /* a folder for checkpoints, emptied by main */
     int n_kill;         /* of each role */
     const char *device; /* of workers; NULL: the processor */
+    const char *shape;  /* whose workers are killed */
+    int32_t n_prompt;   /* of each of their requests */
 } pd_bench;
 
 gy_status pd_transfer(const pd_bench *b, gy_err *err);

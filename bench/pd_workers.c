@@ -23,8 +23,9 @@ gy_status pd_checkpoint(const pd_bench *b, const char *shape, gy_err *err, const
     return GY_OK;
 }
 
-gy_status pd_workers_open(const pd_bench *b, const char *dir, int32_t max_len, int32_t max_seqs, gy_err *err,
-                          pd_workers *w) {
+gy_status pd_workers_open(const pd_bench *b, const char *dir, int32_t max_len, int32_t max_seqs, int32_t n_pair,
+                          gy_err *err, pd_workers *w) {
+    char first[64];
     gy_engine_opts e;
     gyre_options o;
     gy_engine_opts_default(&e);
@@ -33,10 +34,11 @@ gy_status pd_workers_open(const pd_bench *b, const char *dir, int32_t max_len, i
     e.prefix_cache = 0;
     e.kv_blocks = 4 * max_seqs * (max_len / 16 + 1);
     gyre_options_default(&o, sizeof o);
-    o.prefill = o.decode = 1;
+    o.prefill = o.decode = n_pair;
     o.threads = 1;
     o.worker_program = b->gyre;
-    if (b->device) o.backend = b->device;
+    snprintf(first, sizeof first, "%.*s", b->device ? (int)strcspn(b->device, ",") : 0, b->device ? b->device : "");
+    if (b->device) o.backend = n_pair ? b->device : first;
     *w = (pd_workers){0};
     GY_TRY(gy_api_model_open(&w->m, dir, "auto", 0, err));
     gy_status st = gy_api_host_open(&w->m, &e, &o, NULL, NULL, err, &w->h);

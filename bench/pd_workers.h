@@ -12,9 +12,9 @@ typedef struct pd_workers { /* open struct, does not move; a zeroed one can be c
     gy_api_host *h;
 } pd_workers;
 
-/* One that prefills and one that decodes, a thread each. */
-gy_status pd_workers_open(const pd_bench *b, const char *dir, int32_t max_len, int32_t max_seqs, gy_err *err,
-                          pd_workers *w);
+/* One that prefills and one that decodes, a thread each; n_pair 0: one engine in this process, on the first device. */
+gy_status pd_workers_open(const pd_bench *b, const char *dir, int32_t max_len, int32_t max_seqs, int32_t n_pair,
+                          gy_err *err, pd_workers *w);
 void pd_workers_close(pd_workers *w);
 /* Turns, and sleeps until there is something to do or max_ms have passed. */
 gy_status pd_workers_turn(pd_workers *w, int max_ms, gy_err *err);

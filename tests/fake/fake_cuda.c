@@ -159,21 +159,31 @@ static gy_status dev_bind(void *arg, gy_err *err) {
     return GY_OK;
 }
 
+/* NULL: a device alone, without an engine's work. */
+static fake *of_device(void *arg) {
+    gy_backend *be = ((gy_cuda_device *)arg)->be;
+    return be ? fake_of(be) : NULL;
+}
+
+static int has_room(fake *f, size_t bytes) {
+    return !is_lost(f) && ++f->n_alloc != f->no_mem_at && bytes <= f->have - f->used;
+}
+
 static void *dev_alloc(void *arg, size_t bytes) {
-    fake *f = fake_of(((gy_cuda_device *)arg)->be);
+    fake *f = of_device(arg);
     size_t *p;
-    if (is_lost(f) || ++f->n_alloc == f->no_mem_at || bytes > f->have - f->used) return NULL;
+    if (f && !has_room(f, bytes)) return NULL;
     p = mmap(NULL, bytes + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return NULL;
     *p = bytes;
-    f->used += bytes;
+    if (f) f->used += bytes;
     return (char *)p + PAGE;
 }
 
 static void dev_free(void *arg, void *mem) {
     if (!mem) return;
     size_t *p = (size_t *)((char *)mem - PAGE), bytes = *p;
-    fake_of(((gy_cuda_device *)arg)->be)->used -= bytes;
+    if (of_device(arg)) of_device(arg)->used -= bytes;
     munmap(p, bytes + PAGE);
 }
 

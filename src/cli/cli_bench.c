@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "cli/cli_bench_args.h"
 #include "cli/cli_bench_floor.h"
+#include "cli/cli_bench_html.h"
 #include "cli/cli_bench_layout.h"
 #include "cli/cli_bench_pd.h"
 #include "cli/cli_bench_report.h"
@@ -346,6 +347,16 @@ static gy_status repeat_on(bench *b, gy_engine *e, const char *label, gy_err *er
     return st;
 }
 
+/* The table comes when all have run; who is interrupted has these. */
+static void tell_run(const bench *b, const gy_bench_series *s) {
+    const double *f = s->r[s->n].f;
+    fprintf(stderr,
+            "gyre: %s%s%s, repeat %zu: %.1f output tokens/s, TTFT p50 %.1f p95 %.1f, TPOT p95 %.2f, tail p50 %.2f ms\n",
+            b->name ? b->name : "", b->name ? ", " : "", s->layout, s->n + 1, f[GY_BENCH_OUTPUT_RATE],
+            f[gy_bench_at(GY_BENCH_TTFT, GY_BENCH_P50)], f[gy_bench_at(GY_BENCH_TTFT, GY_BENCH_P95)],
+            f[gy_bench_at(GY_BENCH_TPOT, GY_BENCH_P95)], f[gy_bench_at(GY_BENCH_TAIL, GY_BENCH_P50)]);
+}
+
 static gy_status repeat_over(bench *b, size_t series, gy_err *err) {
     gy_bench_series *s = &b->series[series];
     gy_bench_run *run = NULL;
@@ -362,6 +373,7 @@ static gy_status repeat_over(bench *b, size_t series, gy_err *err) {
     }
     note_failures(b, run, &s->r[s->n]);
     keep_or_compare(b, run);
+    tell_run(b, s);
     s->n++;
     return GY_OK;
 }
@@ -485,6 +497,22 @@ static gy_status set_report(bench_set *set, gy_err *err) {
     return csv ? gy_bench_write("--csv", csv, &set->csv, err) : GY_OK;
 }
 
+/* All that was measured, in one page. */
+static gy_status write_page(const bench_set *set, gy_err *err) {
+    gy_str s = {0};
+    gy_bench_outcome *o = gy_arena_alloc(set->a->arena, set->n, sizeof *o);
+    if (!o) return gy_err_set(err, GY_E_NOMEM, "no memory for the page");
+    for (size_t i = 0; i < set->n; i++) {
+        const bench *b = &set->b[i];
+        o[i] = (gy_bench_outcome){.u = bench_setup(b), .s = b->series, .n = b->n_series, .differ = b->differ};
+    }
+    gy_status st = gy_bench_put_html(o, set->n, &s);
+    st = st < 0 ? gy_err_set(err, st, "no memory for the page")
+                : gy_bench_write("--html", set->a->bench.html_file, &s, err);
+    gy_str_free(&s);
+    return st;
+}
+
 static int bench_verdict(const bench *b) {
     const char *name = b->name ? b->name : "";
     if (b->n_failed) fprintf(stderr, "gyre: %s%s%d requests ended in an error\n", name, *name ? ": " : "", b->n_failed);
@@ -528,6 +556,7 @@ static int bench_engine(const gy_args *a) {
     gy_status st = set_open(&set, &err);
     for (size_t i = 0; st >= 0 && i < set.n; i++) rc = max_i32(rc, run_bench(&set, &set.b[i]));
     if (st >= 0) st = set_report(&set, &err);
+    if (st >= 0 && a->bench.html_file) st = write_page(&set, &err);
     if (st < 0) rc = gy_cli_fail(&err);
     set_close(&set);
     return rc;

@@ -51,6 +51,7 @@ static const gy_opt rows[] = {
      "write all figures, settings and the machine as JSON; - is standard output, without the table"},
     {"csv", GY_OPT_STR, AT(csv_file), "FILE", 0, 0, NULL,
      "write one line a repeat under a line of names; - is standard output, without the table"},
+    {"html", GY_OPT_STR, AT(html_file), "FILE", 0, 0, NULL, "write a page with plots that needs nothing else"},
 };
 const gy_opt_group gy_group_bench = {"Workload and report", rows, sizeof rows / sizeof *rows};
 

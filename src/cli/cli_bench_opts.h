@@ -24,7 +24,8 @@ typedef struct gy_bench_opts {
     const char *layouts;              /* "engine,2r,1p1d"; NULL: in this process */
     int part;                         /* bench pd: in the order of the words */
     const char *json_file, *csv_file; /* "-": standard output */
-    gy_bserve_opts serve;             /* of `gyre bench serve`, which has none of those above */
+    const char *html_file;
+    gy_bserve_opts serve; /* of `gyre bench serve`, which has none of those above */
 } gy_bench_opts;
 
 #endif

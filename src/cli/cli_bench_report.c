@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char *kind_name(gy_bench_kind k) {
+const char *gy_bench_kind_name(gy_bench_kind k) {
     static const char *const names[] = {"burst", "closed", "poisson", "session"};
     return names[k];
 }
@@ -32,7 +32,7 @@ static void put_range(gy_str *s, gy_bench_range r) {
 
 static void put_load(const gy_bench_load *l, gy_str *s) {
     static const char *const spreads[] = {"", " by turns", " as sharegpt"};
-    gy_str_printf(s, "workload  %s: ", kind_name(l->kind));
+    gy_str_printf(s, "workload  %s: ", gy_bench_kind_name(l->kind));
     if (l->kind == GY_BENCH_SESSION)
         gy_str_printf(s, "%d users, %d turns", l->n_stream, l->n_turn);
     else
@@ -308,7 +308,7 @@ static void key_obj(gy_jw *w, const char *key) {
 static void json_load(gy_jw *w, const gy_bench_setup *u) {
     const gy_bench_load *l = u->load;
     key_obj(w, "workload");
-    key_str(w, "kind", kind_name(l->kind));
+    key_str(w, "kind", gy_bench_kind_name(l->kind));
     key_int(w, "requests", (int64_t)l->n_stream * l->n_turn);
     if (l->kind == GY_BENCH_SESSION) {
         key_int(w, "users", l->n_stream);
@@ -455,7 +455,7 @@ void gy_bench_csv_text(gy_str *s, const char *v) {
 static void csv_line(const gy_bench_setup *u, const gy_bench_series *s, size_t repeat, gy_str *out) {
     if (u->cell) gy_str_printf(out, "%s,", u->cell);
     gy_bench_csv_text(out, u->model);
-    gy_str_printf(out, ",%s,", kind_name(u->load->kind));
+    gy_str_printf(out, ",%s,", gy_bench_kind_name(u->load->kind));
     if (s->layout) gy_str_printf(out, "%s,", s->layout);
     gy_str_printf(out, "%s,%d,%zu", s->prefix_cache ? "on" : "off", u->load->concurrency, repeat);
     for (size_t i = 0; i < GY_BENCH_N; i++) {

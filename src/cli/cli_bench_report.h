@@ -34,6 +34,8 @@ void gy_bench_put_json(const gy_bench_setup *u, const gy_bench_series *s, size_t
 /* Names first, where out is empty. */
 void gy_bench_put_csv(const gy_bench_setup *u, const gy_bench_series *s, size_t n, gy_str *out);
 
+const char *gy_bench_kind_name(gy_bench_kind k); /* "burst" */
+
 /* A line a step. */
 void gy_bench_put_steps(const gy_bench_sample *s, size_t n, gy_str *out);
 

@@ -2,6 +2,7 @@
 #include "cli/cli_bench_serve_html.h"
 
 #include "base/mem.h"
+#include "cli/cli_bench_page.h"
 #include "cli/cli_bench_serve_svg.h"
 
 #include <math.h>
@@ -9,38 +10,6 @@
 
 enum { N_BUCKET = 120, MAX_CURVE = 400, MAX_DOT = 2000 };
 static const double WIDTH = 430, HEIGHT = 270, WIDE_WIDTH = 880, WIDE_HEIGHT = 220;
-
-static const char style[] =
-    ":root{color-scheme:light dark;--bg:#fff;--ink:#1c2530;--soft:#5a6673;--grid:#e4e8ec;--card:#f5f7f9;"
-    "--s1:#1f5fa8;--s2:#c2560b;--s3:#0f7a5f;--bad:#b3261e}\n"
-    "@media(prefers-color-scheme:dark){:root{--bg:#14181d;--ink:#e6eaee;--soft:#9aa6b2;--grid:#2b333c;--card:#1d232a;"
-    "--s1:#7db4f0;--s2:#f2a15f;--s3:#5fcbaa;--bad:#ff8a80}}\n"
-    "body{background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,sans-serif;margin:0 auto;max-width:960px;"
-    "padding:28px 20px 60px}\n"
-    "h1{font-size:24px;margin:0 0 2px}h2{font-size:19px;margin:44px 0 4px;border-top:1px solid "
-    "var(--grid);padding-top:20px}"
-    "h3{font-size:15px;margin:26px 0 8px}\n"
-    "p{margin:4px 0}.soft{color:var(--soft)}.bad{color:var(--bad);font-weight:600}\n"
-    ".cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(136px,1fr));gap:10px;margin:18px 0}\n"
-    ".card{background:var(--card);border-radius:8px;padding:10px 14px}.card "
-    "b{display:block;font-size:22px;font-weight:600;"
-    "font-variant-numeric:tabular-nums}.card span{color:var(--soft);font-size:13px}\n"
-    ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(380px,1fr));gap:18px 20px;margin:14px 0}"
-    ".wide{grid-column:1/-1}\n"
-    "@media(max-width:460px){.plots{grid-template-columns:1fr}}\n"
-    "svg{display:block;width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}"
-    "svg .title{fill:var(--ink);font-size:13px;font-weight:600}svg .note{fill:var(--ink)}\n"
-    ".grid{stroke:var(--grid);fill:none}.axis{stroke:var(--soft);fill:none}.mark{stroke:var(--soft);stroke-dasharray:3 "
-    "3;"
-    "fill:none}.line{fill:none;stroke-width:2;stroke-linejoin:round}\n"
-    ".s1{stroke:var(--s1)}.s2{stroke:var(--s2)}.s3{stroke:var(--s3)}.f1{fill:var(--s1)}.f2{fill:var(--s2)}.f3{fill:var("
-    "--s3)}"
-    ".area{fill-opacity:.16;stroke:none}circle{fill-opacity:.6}.s2.line{stroke-dasharray:7 "
-    "3}\n"
-    ".scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:8px 0;width:100%}"
-    "th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}"
-    "th{color:var(--soft);font-weight:500}th:first-child,td:first-child{text-align:left}td.text{text-align:left;"
-    "white-space:normal}caption{text-align:left;color:var(--soft);padding-bottom:4px}\n";
 
 typedef struct page {
     const gy_bserve_setup *u;
@@ -418,7 +387,7 @@ static void put_head(page *g) {
                       "content=\"width=device-width\">\n<title>gyre bench serve: ");
     gy_svg_put_text(g->s, u->model);
     gy_str_puts(g->s, "</title>\n<style>\n");
-    gy_str_puts(g->s, style);
+    gy_str_puts(g->s, gy_bench_page_style);
     gy_str_puts(g->s, "</style>\n</head>\n<body>\n");
     put_tag(g, "h1", u->model);
     gy_str_puts(g->s, "<p class=\"soft\">");

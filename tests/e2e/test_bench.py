@@ -242,9 +242,9 @@ def test_json_csv_and_table_agree(tmp_path):
 
 
 def test_layouts_do_the_same_work(tmp_path):
-    c = tmp_path / "o.csv"
+    c, page = tmp_path / "o.csv", tmp_path / "o.html"
     o = bench(OURO, "--layouts", "engine,2r,1p1d,2h", "--workload", "poisson", "--rate", 200, "--requests", 6, "--in", "20:60",
-              "--out", "3:9", "--repeat", 2, "--csv", c)
+              "--out", "3:9", "--repeat", 2, "--csv", c, "--html", page)
     assert o["outputs_equal"] is True and "on_over_off" not in o
     assert [(s["layout"], s["processes"], s["threads_of_each"]) for s in o["series"]] == [
         ("engine", 1, 1), ("2r", 2, 1), ("1p1d", 2, 1), ("2h", 2, 1)]
@@ -252,6 +252,9 @@ def test_layouts_do_the_same_work(tmp_path):
     assert len(asked) == 1 and asked.pop()[3] == 0
     rows = list(csv.DictReader(io.StringIO(c.read_text())))
     assert [(r["layout"], r["repeat"]) for r in rows] == [(x, str(k)) for k in range(2) for x in ("engine", "2r", "1p1d", "2h")]
+    text = page.read_text()
+    n = text.count("<rect") // 4  # plots of four layouts; the tail's only if it is known of some prompt
+    assert n in (3, 4) and text.count("<svg") == text.count("</svg>") == n and "outputs of all runs are equal" in text
 
 
 def test_workers_alone_and_their_table():

@@ -188,6 +188,10 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
     /* Whether compute threads are bound to physical cores: "auto" (default: where there are several NUMA nodes), "on",
      * "off". The thread that steps is never bound, nor are more threads than cores, nor workers, which share them. */
     const char *pin;
+
+    /* A file of CA certificates (PEM), one of which must have signed that of an etcd over https; NULL: the system's
+     * (default). */
+    const char *etcd_ca;
 } gyre_options;
 
 GYRE_API void gyre_options_default(gyre_options *o, size_t size); /* size: sizeof *o */

@@ -49,7 +49,7 @@ static gy_status check(const gyre_options *o, gy_err *err) {
 static gy_status open_disc(const gyre_options *o, gy_err *err, gy_disc **out) {
     char prefix[128];
     (void)snprintf(prefix, sizeof prefix, "/gyre/%s/workers/", o->cluster);
-    gy_disc_opts d = {.file = o->peers, .etcd = o->etcd, .prefix = o->etcd ? prefix : NULL};
+    gy_disc_opts d = {.file = o->peers, .etcd = o->etcd, .etcd_ca = o->etcd_ca, .prefix = o->etcd ? prefix : NULL};
     return gy_disc_open(&d, err, out);
 }
 

@@ -49,12 +49,18 @@ static const gy_opt worker_rows[] = {
     }
 #define CLUSTER_ROW                                                                                                    \
     { "cluster", GY_OPT_STR, AT(cluster), "NAME", 0, 0, "default", "which workers of etcd: /gyre/NAME/workers/" }
+#define CA_ROW                                                                                                         \
+    {                                                                                                                  \
+        "etcd-ca", GY_OPT_STR, AT(etcd_ca), "FILE", 0, 0, "the system's",                                              \
+            "certificates (PEM) that an etcd over https is trusted by"                                                 \
+    }
 
 static const gy_opt peers_rows[] = {
     {"peers", GY_OPT_STR, AT(peers), "FILE", 0, 0, NULL,
      "workers on other hosts, HOST:PORT on each line; read again when it changes. Started there by gyre worker "
      "--listen"},
     {"etcd", GY_OPT_STR, AT(etcd), "URL,...", 0, 0, NULL, "or: those that have published themselves there"},
+    CA_ROW,
     CLUSTER_ROW,
     SECRET_ROW,
     {"peer-timeout", GY_OPT_F64, AT(peer_timeout), "SECONDS", 0.1, 3600, "5",
@@ -65,6 +71,7 @@ static const gy_opt listen_rows[] = {
      "wait there for gyre run or serve --peers (or --etcd), on any host; port 0: any"},
     {"advertise", GY_OPT_STR, AT(advertise), "HOST:PORT", 0, 0, "--listen", "the address that etcd tells others"},
     {"etcd", GY_OPT_STR, AT(etcd), "URL,...", 0, 0, NULL, "publish it there"},
+    CA_ROW,
     CLUSTER_ROW,
     {"name", GY_OPT_STR, AT(name), "NAME", 0, 0, "host name:port", "its name in etcd"},
     SECRET_ROW,
@@ -99,7 +106,7 @@ static gy_status check_alone(const gy_args *a, gy_err *err) {
     static const char *const about[] = {"local-prefill-below",  "local-prefill-queue",     "worker-start-timeout",
                                         "transfer-chunk-bytes", "transfer-inflight-bytes", "transfer-descriptors",
                                         "transfer-errors",      "transport-min-share"};
-    static const char *const peers[] = {"cluster", "secret-file", "peer-timeout"};
+    static const char *const peers[] = {"etcd-ca", "cluster", "secret-file", "peer-timeout"};
     for (size_t i = 0; i < COUNT(about); i++)
         if (gy_opts_given(a->opts, about[i]))
             return gy_err_set(err, GY_E_ARG, "--%s: found without --prefill and --decode (or --hybrid)", about[i]);
@@ -166,6 +173,7 @@ static gy_status check_peers(const gy_args *a, gy_err *err) {
                           "32 /dev/urandom | base64 > FILE; chmod 600 FILE)",
                           which);
     if (a->pd.cluster && a->pd.peers) return gy_err_set(err, GY_E_ARG, "--cluster: found without --etcd");
+    if (a->pd.etcd_ca && a->pd.peers) return gy_err_set(err, GY_E_ARG, "--etcd-ca: found without --etcd");
     GY_TRY(check_theirs(a, err));
     return gy_secret_read(a->pd.secret_file, err, &secret);
 }
@@ -202,6 +210,7 @@ static int32_t ms_of(double seconds) {
 static void set_peers(const gy_args *a, gyre_options *o) {
     o->peers = a->pd.peers;
     o->etcd = a->pd.etcd;
+    o->etcd_ca = a->pd.etcd_ca;
     if (a->pd.cluster) o->cluster = a->pd.cluster;
     o->secret_file = a->pd.secret_file;
     o->peer_timeout_ms = ms_of(a->pd.peer_timeout);

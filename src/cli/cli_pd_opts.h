@@ -13,8 +13,8 @@ typedef struct gy_pd_args {
     int errors;          /* in the order of the words: none, peer */
     double min_share;    /* of a copy in memory, or of NVLink; NAN: not given */
     /* across hosts */
-    const char *peers, *etcd, *cluster, *secret_file; /* NULL: not given */
-    double peer_timeout;                              /* seconds */
+    const char *peers, *etcd, *etcd_ca, *cluster, *secret_file; /* NULL: not given */
+    double peer_timeout;                                        /* seconds */
     /* of a worker itself */
     int role; /* in the order of the words: prefill, decode, both */
     int32_t max_handoff;

@@ -61,8 +61,9 @@ static gy_status catch_signals(gy_err *err) {
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
 int gy_worker_listens(const gy_args *a) {
-    static const char *const about[] = {"listen",      "advertise",       "etcd",         "cluster",     "name",
-                                        "secret-file", "transfer-device", "peer-timeout", "stop-timeout"};
+    static const char *const about[] = {"listen",       "advertise",   "etcd",        "etcd-ca",
+                                        "cluster",      "name",        "secret-file", "transfer-device",
+                                        "peer-timeout", "stop-timeout"};
     for (size_t i = 0; i < sizeof about / sizeof *about; i++)
         if (gy_opts_given(a->opts, about[i])) return 1;
     return a->pd.listen != NULL; /* by --config */
@@ -109,7 +110,7 @@ static gy_status check_needed(const gy_args *a, gy_err *err) {
 }
 
 static gy_status check_etcd(const gy_args *a, gy_err *err) {
-    static const char *const about[] = {"advertise", "cluster", "name"};
+    static const char *const about[] = {"advertise", "cluster", "etcd-ca", "name"};
     for (size_t i = 0; !a->pd.etcd && i < sizeof about / sizeof *about; i++)
         if (gy_opts_given(a->opts, about[i]))
             return gy_err_set(err, GY_E_ARG, "--%s: found without --etcd, which it is about", about[i]);
@@ -205,7 +206,7 @@ static gy_status publish(keeper *k, gy_err *err) {
     if (!k->a->pd.etcd) return GY_OK;
     choose_name(k);
     (void)snprintf(prefix, sizeof prefix, "/gyre/%s/workers/", k->a->pd.cluster ? k->a->pd.cluster : "default");
-    gy_disc_opts o = {.etcd = k->a->pd.etcd, .prefix = prefix};
+    gy_disc_opts o = {.etcd = k->a->pd.etcd, .etcd_ca = k->a->pd.etcd_ca, .prefix = prefix};
     GY_TRY(gy_disc_open(&o, err, &k->disc));
     return gy_disc_publish(k->disc, k->name, k->advertised, err);
 }

@@ -26,6 +26,7 @@ typedef struct gy_disc_opts { /* strings are copied */
     const char *file;         /* or: */
     const char *etcd;         /* URLs, separated by commas: http://10.0.0.1:2379,... */
     const char *prefix;       /* of etcd's keys; "/gyre/default/" */
+    const char *etcd_ca;      /* PEM file of whoever signs https endpoints; NULL: whom the system trusts */
     int32_t ttl_s;            /* of a published worker's lease; 5 */
 } gy_disc_opts;
 

@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "pd/disc_int.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -503,6 +504,9 @@ static gy_status take_opts(gy_disc_etcd *e, const gy_disc_opts *o, gy_err *err) 
         return gy_err_set(err, GY_E_ARG, "etcd: the prefix: expected 1 to %zu visible ASCII characters",
                           sizeof e->prefix - 1);
     strcpy(e->prefix, prefix);
+    if (o->etcd_ca && access(o->etcd_ca, R_OK) < 0)
+        return gy_err_set(err, GY_E_IO, "etcd: %.200s, of CA certificates: cannot be read: %s", o->etcd_ca,
+                          strerrordesc_np(errno));
     if (getrandom(&e->random, sizeof e->random, GRND_NONBLOCK) < 0) e->random = (uint64_t)gy_clock_ns();
     e->random |= 1;
     return cut_urls(e, o->etcd, err);
@@ -535,7 +539,7 @@ gy_status gy_disc_etcd_open(gy_disc *d, const gy_disc_opts *o, gy_err *err, gy_d
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->tried_cond, NULL);
     gy_status st = take_opts(e, o, err);
-    if (st == GY_OK) st = gy_etcd_http_open(on_line, e, err, &e->http);
+    if (st == GY_OK) st = gy_etcd_http_open(on_line, e, o->etcd_ca, err, &e->http);
     if (st == GY_OK) st = start_thread(e, err);
     if (st == GY_OK) st = wait_tried(e, err);
     if (st < 0)

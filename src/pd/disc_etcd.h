@@ -50,7 +50,8 @@ typedef struct gy_etcd_http gy_etcd_http; /* one thread, but for wake */
 /* A line of a 200 of GY_ETCD_WATCH. Must not start or abort a call. Nonzero: enough of it. */
 typedef int gy_etcd_line_fn(void *user, const char *line, size_t n);
 
-gy_status gy_etcd_http_open(gy_etcd_line_fn *fn, void *user, gy_err *err, gy_etcd_http **out);
+/* ca: a PEM file, or NULL: the system's. */
+gy_status gy_etcd_http_open(gy_etcd_line_fn *fn, void *user, const char *ca, gy_err *err, gy_etcd_http **out);
 void gy_etcd_http_close(gy_etcd_http *h); /* accepts NULL */
 void gy_etcd_http_wake(gy_etcd_http *h);  /* any thread: ends a wait */
 

@@ -51,7 +51,7 @@ static size_t on_bytes(char *bytes, size_t size, size_t n, void *user) {
     return n;
 }
 
-static void set_up(lane *l, struct curl_slist *headers) {
+static CURLcode set_up(lane *l, struct curl_slist *headers, const char *ca) {
     CURL *e = l->easy;
     curl_easy_setopt(e, CURLOPT_PRIVATE, l);
     curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L);
@@ -68,9 +68,12 @@ static void set_up(lane *l, struct curl_slist *headers) {
     curl_easy_setopt(e, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, on_bytes);
     curl_easy_setopt(e, CURLOPT_WRITEDATA, l);
+    if (!ca) return CURLE_OK;
+    curl_easy_setopt(e, CURLOPT_CAPATH, NULL); /* the file takes the place of all that the system trusts */
+    return curl_easy_setopt(e, CURLOPT_CAINFO, ca);
 }
 
-static gy_status http_init(gy_etcd_http *h) {
+static gy_status http_init(gy_etcd_http *h, const char *ca) {
     h->multi = curl_multi_init();
     h->headers = curl_slist_append(NULL, "Content-Type: application/json");
     if (!h->multi || !h->headers) return GY_E_NOMEM;
@@ -79,18 +82,17 @@ static gy_status http_init(gy_etcd_http *h) {
         l->h = h;
         l->index = i;
         l->easy = curl_easy_init();
-        if (!l->easy) return GY_E_NOMEM;
-        set_up(l, h->headers);
+        if (!l->easy || set_up(l, h->headers, ca) != CURLE_OK) return GY_E_NOMEM;
     }
     return GY_OK;
 }
 
-gy_status gy_etcd_http_open(gy_etcd_line_fn *fn, void *user, gy_err *err, gy_etcd_http **out) {
+gy_status gy_etcd_http_open(gy_etcd_line_fn *fn, void *user, const char *ca, gy_err *err, gy_etcd_http **out) {
     if (curl_global_init(CURL_GLOBAL_DEFAULT)) return gy_err_set(err, GY_E_IO, "etcd: libcurl does not start");
     gy_etcd_http *h = gy_mem_alloc(GY_MEM_PD, 1, sizeof *h);
     if (h) h->fn = fn;
     if (h) h->user = user;
-    if (!h || http_init(h) < 0) {
+    if (!h || http_init(h, ca) < 0) {
         if (!h) curl_global_cleanup();
         gy_etcd_http_close(h);
         return gy_err_set(err, GY_E_NOMEM, "etcd: no memory for HTTP");

@@ -303,6 +303,7 @@ def test_options_of_a_coordinator(town, tmp_path):
     assert "--prefill, --decode or --hybrid" in refused(*run, *town.options, "--prefill", 1, "--decode", 1)
     assert "found both" in refused(*run, *town.options, "--etcd", "http://127.0.0.1:1")
     assert "--cluster: found without --etcd" in refused(*run, *town.options, "--cluster", "x")
+    assert "--etcd-ca: found without --etcd" in refused(*run, *town.options, "--etcd-ca", "x")
     assert "--peer-timeout: found without --peers" in refused(*run, "--peer-timeout", 2)
     assert "--kv-blocks: found with --peers" in refused(*run, *town.options, "--kv-blocks", 10)
     assert "--max-seqs: found with --peers" in refused(*run, *town.options, "--max-seqs", 2)

@@ -162,6 +162,19 @@ static int is_common(const char *key) {
     return 0;
 }
 
+/* What compressed-tensors, FBGEMM, GPTQ, AWQ and others write. */
+static int is_of_quantised(const char *key) {
+    return !strcmp(key, "quantization_config") || !strcmp(key, "compression_config");
+}
+
+static gy_status quantised(const char *key, const gy_jv *v, gy_err *err) {
+    const char *method = gy_jv_str(gy_jv_get(v, "quant_method"), NULL);
+    return gy_err_set(err, GY_E_UNSUPPORTED,
+                      "field \"%s\": found a checkpoint quantised by %s%.64s%s, which gyre does not read; use the one "
+                      "that it was made of, with --weights fp8, int8 or int4 to hold it in fewer bits",
+                      key, method ? "\"" : "", method ? method : "a method without a name", method ? "\"" : "");
+}
+
 gy_status gy_cfg_read(const gy_jv *cfg, const gy_cfg_row *rows, size_t n_row, void *obj, gy_err *err) {
     for (size_t i = 0; i < n_row; i++) {
         const gy_jv *v = gy_jv_get(cfg, rows[i].key);
@@ -175,6 +188,7 @@ gy_status gy_cfg_read(const gy_jv *cfg, const gy_cfg_row *rows, size_t n_row, vo
     for (void *it = gy_jv_first(cfg); it; it = gy_jv_next(cfg, it)) {
         const char *key = gy_jv_key(it, NULL);
         if (find_row(rows, n_row, key) || is_common(key) || gy_cfg_is_off(gy_jv_val(it))) continue;
+        if (is_of_quantised(key)) return quantised(key, gy_jv_val(it), err);
         return not_honoured(key, gy_jv_val(it), err);
     }
     return GY_OK;

@@ -81,6 +81,17 @@ def test_no_driver(place):
     assert "no driver here" in call(place, RUN, 1, GY_FAKE_DRIVER="none")[1]
 
 
+def test_no_driver_for_a_transfer():
+    """The real library, where it is built and has nothing to run on: a sentence that helps, whoever asks for the GPU."""
+    if not (Path(GYRE).parent / "libgyre_cuda.so").exists():
+        pytest.skip("no libgyre_cuda.so here")
+    said = subprocess.run([GYRE, *RUN], capture_output=True, timeout=60, text=True).stderr
+    if "there is no NVIDIA driver here" not in said:
+        pytest.skip("a driver is here")
+    p = subprocess.run([GYRE, "inspect", "--transport", "--device", "cuda:0,cuda:1"], capture_output=True, timeout=60, text=True)
+    assert p.returncode == 1 and p.stderr == said.splitlines(keepends=True)[-1]
+
+
 def test_too_small_for_the_weights(place):
     """Before they are read: the sentence has the numbers."""
     out, err = call(place, RUN, 1, GY_FAKE_MEM=300_000)

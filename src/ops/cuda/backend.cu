@@ -332,18 +332,18 @@ static gy_status no_driver(gy_err *err) {
         have / 1000, have % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
 }
 
-static gy_status no_device(const gy_cuda_opts *o, cudaError_t rc, gy_err *err) {
+gy_status cuda_no_device(int32_t device, cudaError_t rc, gy_err *err) {
     if (rc == cudaErrorInsufficientDriver) return no_driver(err);
     if (rc == cudaErrorMemoryAllocation)
         return cuda_err(err, GY_E_NOMEM,
                         "device cuda:%d: its memory is taken, not even a context fits; end what else runs there "
                         "(nvidia-smi), give that less (--kv-fraction, --kv-bytes), or use --device cpu",
-                        o->device);
+                        device);
     return cuda_err(
         err, GY_E_DEVICE,
         "device cuda:%d: no GPU can be used: %s (%s); nvidia-smi and CUDA_VISIBLE_DEVICES show what there is, "
         "or use --device cpu",
-        o->device, cudaGetErrorString(rc), cudaGetErrorName(rc));
+        device, cudaGetErrorString(rc), cudaGetErrorName(rc));
 }
 
 static gy_status other_arch(const gy_cuda_opts *o, const cudaDeviceProp *p, gy_err *err) {
@@ -357,18 +357,18 @@ static gy_status other_arch(const gy_cuda_opts *o, const cudaDeviceProp *p, gy_e
 static gy_status check_device(const gy_cuda_opts *o, gy_err *err, cudaDeviceProp *out) {
     int n = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
-    if (rc != cudaSuccess) return no_device(o, rc, err);
+    if (rc != cudaSuccess) return cuda_no_device(o->device, rc, err);
     if (o->device < 0 || o->device >= n)
         return cuda_err(err, GY_E_DEVICE, "device cuda:%d: this machine has %d GPU%s, numbered from 0", o->device, n,
                         n == 1 ? "" : "s");
     cudaDeviceProp prop;
     if ((rc = cudaSetDevice(o->device)) != cudaSuccess || (rc = cudaGetDeviceProperties(&prop, o->device)) != 0)
-        return no_device(o, rc, err);
+        return cuda_no_device(o->device, rc, err);
     cudaFuncAttributes attr;
     rc = cudaFuncGetAttributes(&attr, (const void *)probe_kernel);
     cudaGetLastError();
     if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction) return other_arch(o, &prop, err);
-    if (rc != cudaSuccess) return no_device(o, rc, err);
+    if (rc != cudaSuccess) return cuda_no_device(o->device, rc, err);
     *out = prop;
     return GY_OK;
 }

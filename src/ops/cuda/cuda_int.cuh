@@ -69,6 +69,8 @@ static inline void cuda_launched(cuda_be *c, const char *where) {
 }
 /* A status with its sentence, for what is found while opening. */
 gy_status cuda_err(gy_err *err, gy_status st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* The sentence of a device that cannot be opened. */
+gy_status cuda_no_device(int32_t device, cudaError_t rc, gy_err *err);
 /* Queues a copy to the device; src may change as soon as this returns. */
 void cuda_put(cuda_be *c, void *dst, const void *src, size_t bytes);
 

@@ -19,6 +19,10 @@ static gy_status dev_bind(void *arg, gy_err *err) {
     const gy_cuda_device *d = of_arg(arg);
     cudaError_t rc = cudaSetDevice(d->dev.ordinal);
     if (rc == cudaSuccess) rc = cudaFree(NULL);
+    if (rc == cudaErrorInsufficientDriver || rc == cudaErrorNoDevice || rc == cudaErrorInvalidDevice) {
+        cudaGetLastError();
+        return cuda_no_device(d->dev.ordinal, rc, err);
+    }
     return say(rc, d, "binding a thread", err);
 }
 

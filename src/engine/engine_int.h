@@ -100,7 +100,11 @@ typedef struct gy_logit_item { /* one row of logits on its way to a token; step 
     const float *logits; /* NULL: on the backend */
     size_t lists;        /* where its lists lie among those of a drawing (token.c) */
     int32_t is_last;     /* nothing can follow this token */
-    gy_status st;        /* GY_DONE: the text is complete and no token can be drawn */
+    int32_t ends;        /* told; its choice ends, with reason and stop_id, or by what st says */
+    int32_t was_refused; /* by the device, which drew it */
+    gy_finish reason;
+    int32_t stop_id;
+    gy_status st; /* GY_DONE: the text is complete and no token can be drawn */
     gy_err err;
     gy_sampled out;
 } gy_logit_item;
@@ -156,6 +160,7 @@ struct gy_engine {
     int runs_ahead;
     gy_logit_item *late; /* [max_logits] */
     int32_t n_late;
+    int late_is_told;  /* but for what follows from it */
     int32_t n_judging; /* live requests whose rule looks at logits: then it waits */
     gy_err lost;       /* negative: what the backend said; no step does anything any more */
 
@@ -207,9 +212,11 @@ int gy_engine_is_lost(gy_engine *e);
  * Does nothing more once the backend is lost. */
 void gy_engine_sample(gy_engine *e, int32_t n);
 
-/* late.c. draw: the n items' tokens will be known a step later; 0: not these, nothing was done. take: they are known
- * from here on; how many there were. forget: the choice ends before. */
+/* late.c. draw: the n items' tokens will be known a step later; 0: not these, nothing was done. tell: they are known
+ * from here on. take: likewise, and choices that end with them end; how many there were. forget: the choice ends
+ * before. */
 int gy_late_draw(gy_engine *e, int32_t n);
+void gy_late_tell(gy_engine *e);
 int32_t gy_late_take(gy_engine *e);
 void gy_late_forget(gy_engine *e, const gy_choice *c);
 /* token.c, for it: wishes of all n items to the loop's room; its bytes, 0: no room for all. Tokens from drawn. */
@@ -220,8 +227,9 @@ static inline void gy_engine_reached(gy_engine *e) {
     int64_t no = e->mark_no < e->step_no ? e->mark_no : e->step_no - 1;
     if (no > e->done_no) e->done_no = no;
 }
-/* step.c: a token that is known, told; 1: the choice has ended. */
-int gy_engine_tell(gy_engine *e, gy_logit_item *it);
+/* step.c: a token that is known, told; it->ends: the choice is to end. */
+void gy_engine_tell(gy_engine *e, gy_logit_item *it);
+void gy_engine_end(gy_engine *e, gy_logit_item *it); /* and does */
 /* submit.c: whether the request's rule looks at logits. */
 int gy_engine_judges(const gy_request *r);
 

@@ -119,7 +119,8 @@ static void run_loops(eval *v, int32_t first, int32_t n) {
     int32_t n_loop = v->m->d.n_loop;
     for (int32_t depth = 0; depth < n_loop; depth++) {
         gy_loop_batch b = fill_rows(v, GY_KV_CORE, depth, first, n);
-        gy_loop_pass(v->loop, &b, o->gates ? v->gate : NULL, NULL);
+        gy_loop_pass(v->loop, &b, o->gates != NULL, 0);
+        gy_loop_shown(v->loop, b.n_row, o->gates ? v->gate : NULL, NULL);
         for (int32_t i = 0; i < n && o->gates; i++)
             o->gates[(size_t)(first + i) * (size_t)n_loop + (size_t)depth] = v->gate[i];
         if (o->hidden && first + n == o->n_tok)

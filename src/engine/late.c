@@ -6,6 +6,11 @@
  *   step k      ... coda, draw (tokens unknown here), mark
  *   step k + 1  enter: ids -1 - row of the draw; pass queued; rows routed; reached: tokens of step k are told; coda ...
  *
+ * Where rows are routed by what the pass shows (gates, latent changes), the host has to wait for it: tokens of step k,
+ * which the device had before, are told first (gy_late_tell), while it computes. What follows from them, ends of
+ * choices and rows to be computed again, comes where it always does: between a pass and its routing no job may be
+ * removed.
+ *
  * In between a choice has n_output tokens and one that is late. What nobody may need of it meanwhile: its id (entered
  * by the device; shared prefixes hold finished tokens only, and this one's coda comes after it is told), whether it
  * ends the text (then what flies behind it is removed with the job). Slots that such a flight wrote are written again
@@ -54,35 +59,50 @@ int gy_late_draw(gy_engine *e, int32_t n) {
     return 1;
 }
 
-/* One that the device refused and the host's sampler did not was entered as token 0: what flies of it is computed
- * again. */
-static void tell(gy_engine *e, gy_logit_item *it, int was_refused) {
-    gy_choice *c = it->c;
-    if (!c) return;
-    c->late = 0;
-    if (!gy_engine_tell(e, it) && was_refused) gy_sched_preempt(e->sched, c->job, GY_PREEMPT_RECOMPUTE);
-}
-
-int32_t gy_late_take(gy_engine *e) {
-    int32_t n = e->n_late;
+/* Waits for what was drawn and tells it; of a device that was lost by then nobody is told anything. */
+void gy_late_tell(gy_engine *e) {
     const gy_drawn *drawn;
     gy_err err = {0};
-    if (!n) return 0;
+    if (!e->n_late || e->late_is_told || e->lost.status < 0) return;
     int64_t t = gy_clock_ns();
     gy_status st = gy_loop_reached(e->loop, &err, &drawn);
     e->stats.model_ns += gy_clock_ns() - t;
     if (st < 0) {
         e->lost = err;
-        return n;
+        return;
     }
     gy_engine_reached(e);
-    gy_engine_unpack(e, e->late, n, drawn);
-    e->n_late = 0; /* callbacks may end choices: what is left of them here is told already, or has c NULL */
-    for (int32_t k = 0; k < n; k++) tell(e, &e->late[k], drawn[k].refused);
+    gy_engine_unpack(e, e->late, e->n_late, drawn);
+    e->late_is_told = 1;
+    for (int32_t k = 0; k < e->n_late; k++) {
+        gy_logit_item *it = &e->late[k];
+        it->was_refused = drawn[k].refused;
+        if (!it->c) continue;
+        it->c->late = 0;
+        gy_engine_tell(e, it);
+    }
+}
+
+/* One that the device refused and the host's sampler did not was entered as token 0: what flies of it is computed
+ * again. */
+static void conclude(gy_engine *e, gy_logit_item *it) {
+    if (!it->c) return;
+    if (it->ends)
+        gy_engine_end(e, it);
+    else if (it->was_refused)
+        gy_sched_preempt(e->sched, it->c->job, GY_PREEMPT_RECOMPUTE);
+}
+
+int32_t gy_late_take(gy_engine *e) {
+    gy_late_tell(e);
+    int32_t n = e->n_late;
+    if (e->lost.status < 0) return n;
+    e->n_late = e->late_is_told = 0;
+    for (int32_t k = 0; k < n; k++) conclude(e, &e->late[k]);
     return n;
 }
 
 void gy_late_forget(gy_engine *e, const gy_choice *c) {
-    for (int32_t k = 0; c->late && k < e->n_late; k++)
+    for (int32_t k = 0; k < e->n_late; k++)
         if (e->late[k].c == c) e->late[k].c = NULL;
 }

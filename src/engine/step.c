@@ -117,17 +117,17 @@ static void note_token(const gy_logit_item *it) {
     if (c->n_output == 1) c->first_token_ns = gy_clock_ns();
 }
 
+/* Whether the choice ends with it. */
 static int announce(gy_engine *e, gy_logit_item *it) {
     gy_choice *c = it->c;
     e->stats.n_output_tok++;
     e->stats.n_loop_sum += it->loops;
     e->stats.n_exit[gy_stat_depth(it->loops - 1)]++;
     gy_verdict v = tell_token(e, c, it);
-    int32_t stop_id = stop_id_of(c->req, it->out.id);
-    int stops = v == GY_STOP || stop_id >= 0 || it->is_last;
-    if (!stops && c->n_output < c->req->r.max_tokens) return 0;
-    gy_engine_finish(e, c, stops ? GY_FINISH_STOP : GY_FINISH_LENGTH, stop_id, NULL);
-    return 1;
+    it->stop_id = stop_id_of(c->req, it->out.id);
+    int stops = v == GY_STOP || it->stop_id >= 0 || it->is_last;
+    it->reason = stops ? GY_FINISH_STOP : GY_FINISH_LENGTH;
+    return stops || c->n_output >= c->req->r.max_tokens;
 }
 
 /* The token is known from here on; the scheduler hears of it before the callback, which may submit. 1: the choice has
@@ -136,7 +136,9 @@ static int deliver_token(gy_engine *e, gy_logit_item *it) {
     note_token(it);
     gy_sched_sampled(e->sched, it->flight);
     e->n_sampled++;
-    return announce(e, it);
+    if (!announce(e, it)) return 0;
+    gy_engine_finish(e, it->c, it->reason, it->stop_id, NULL);
+    return 1;
 }
 
 static int deliver_prompt(gy_engine *e, const gy_logit_item *it) {
@@ -179,10 +181,18 @@ static int deliver_item(gy_engine *e, gy_logit_item *it) {
     return it->samples ? deliver_token(e, it) : deliver_prompt(e, it);
 }
 
-int gy_engine_tell(gy_engine *e, gy_logit_item *it) {
-    if (it->st != GY_OK) return end_choice(e, it);
+void gy_engine_tell(gy_engine *e, gy_logit_item *it) {
+    it->ends = 1;
+    if (it->st != GY_OK) return;
     note_token(it);
-    return announce(e, it);
+    it->ends = announce(e, it);
+}
+
+void gy_engine_end(gy_engine *e, gy_logit_item *it) {
+    if (it->st != GY_OK)
+        end_choice(e, it);
+    else
+        gy_engine_finish(e, it->c, it->reason, it->stop_id, NULL);
 }
 
 /* A choice that ends takes its other rows of the batch with it. */
@@ -267,20 +277,34 @@ static int32_t coda(gy_engine *e) {
 
 /* ---- pass and routing ------------------------------------------------------------------------------------------- */
 
+/* What a row's rule will look at after this loop: at the last one it looks at nothing. */
+static uint32_t shows_now(const gy_flight *fl) {
+    int is_last = fl->exit.loops + 1 >= fl->rule.max_loops && !(fl->shows & GY_LOG_GATE);
+    return is_last ? fl->shows & GY_SHOW_LOGITS : fl->shows;
+}
+
+/* Where it has to be waited for, tokens of the step before are told meanwhile. */
 static void run_pass(gy_engine *e, const gy_sched_rows *b) {
     uint32_t show = 0;
-    for (int32_t i = 0; i < b->n_row; i++) {
+    int32_t n_row = b->n_row;
+    for (int32_t i = 0; i < n_row; i++) {
         const gy_flight *fl = &e->flight[b->flight[i]];
-        show |= fl->shows;
+        show |= shows_now(fl);
         e->stats.n_row_at[i < b->n_decode][gy_stat_depth(fl->exit.loops)]++;
     }
     gy_loop_batch batch = batch_of(b);
     int64_t t = gy_clock_ns();
-    gy_loop_pass(e->loop, &batch, show & GY_SHOW_GATE ? e->row_gate : NULL,
-                 show & GY_SHOW_LATENT ? e->row_latent : NULL);
+    gy_loop_pass(e->loop, &batch, (show & GY_SHOW_GATE) != 0, (show & GY_SHOW_LATENT) != 0);
     e->stats.model_ns += gy_clock_ns() - t;
     e->stats.n_pass++;
-    e->stats.n_row += b->n_row;
+    e->stats.n_row += n_row;
+    memcpy(e->row_flight, b->flight, (size_t)n_row * sizeof *e->row_flight); /* a callback may tell the scheduler */
+    if (!(show & (GY_SHOW_GATE | GY_SHOW_LATENT))) return;
+    gy_late_tell(e);
+    t = gy_clock_ns();
+    gy_loop_shown(e->loop, n_row, show & GY_SHOW_GATE ? e->row_gate : NULL,
+                  show & GY_SHOW_LATENT ? e->row_latent : NULL);
+    e->stats.model_ns += gy_clock_ns() - t;
 }
 
 static gy_exit_verdict ask_rule(const gy_engine *e, gy_flight *fl, float gate, double latent, const float *logits) {
@@ -339,9 +363,9 @@ static void route_by_logits(gy_engine *e, const int32_t *flights, int32_t n) {
     sample_items(e, k);
 }
 
-static void route(gy_engine *e, const gy_sched_rows *b) {
-    int32_t n_row = b->n_row, n = 0;
-    memcpy(e->row_flight, b->flight, (size_t)n_row * sizeof *e->row_flight);
+/* Rows of the pass that was run, which stand in row_flight. */
+static void route(gy_engine *e, int32_t n_row) {
+    int32_t n = 0;
     for (int32_t i = 0; i < n_row; i++) {
         int32_t f = e->row_flight[i];
         if (e->flight[f].shows & GY_LOG_GATE) log_gate(e, f, e->row_gate[i]);
@@ -361,10 +385,11 @@ static int32_t turn(gy_engine *e) {
     int32_t n = e->n_judging ? gy_late_take(e) : 0;
     n += enter(e);
     const gy_sched_rows *b = gy_sched_pass(e->sched);
-    n += b->n_row;
-    if (b->n_row) {
+    int32_t n_row = b->n_row;
+    n += n_row;
+    if (n_row) {
         run_pass(e, b);
-        route(e, b);
+        route(e, n_row);
     }
     n += gy_late_take(e);
     return n + coda(e);

@@ -467,17 +467,19 @@ static void pass_calls(gy_loop *l, const gy_record_key *key) {
     if (key->has & HAS_LATENT) show_latent(l);
 }
 
-void gy_loop_pass(gy_loop *l, const gy_loop_batch *b, float *gate_out, double *latent_out) {
-    gy_backend *be = l->m->be;
-    size_t n = (size_t)b->n_row;
-    int shows_gate = gate_out && l->d->has_gate;
-    uint32_t has = (shows_gate ? HAS_GATE : 0) | (latent_out ? HAS_LATENT : 0);
-    if (!n) return;
+void gy_loop_pass(gy_loop *l, const gy_loop_batch *b, int shows_gate, int shows_latent) {
+    uint32_t has = (shows_gate && l->d->has_gate ? HAS_GATE : 0) | (shows_latent ? HAS_LATENT : 0);
+    if (!b->n_row) return;
     begin_rows(l, b, &l->c.core, &l->core_map, (run_special){0});
     fill_rope(l);
     run(l, GY_CORE, (gy_record_key){.what = RUN_PASS, .has = has}, pass_calls);
-    if (shows_gate) be->ops->download(be, gate_out, l->gate, n * sizeof(float));
-    if (latent_out) be->ops->download(be, latent_out, l->latent, n * sizeof(double));
+}
+
+void gy_loop_shown(gy_loop *l, int32_t n_row, float *gate_out, double *latent_out) {
+    gy_backend *be = l->m->be;
+    size_t n = (size_t)n_row;
+    if (n && gate_out && l->d->has_gate) be->ops->download(be, gate_out, l->gate, n * sizeof(float));
+    if (n && latent_out) be->ops->download(be, latent_out, l->latent, n * sizeof(double));
 }
 
 static void coda_calls(gy_loop *l, const gy_record_key *key) {

@@ -53,9 +53,10 @@ typedef struct gy_loop_entry { /* prelude only */
 
 void gy_loop_prelude(gy_loop *l, const gy_loop_batch *b, const gy_loop_entry *in);
 
-/* gate_out [n_row] (host, NULL if not wanted; only with has_gate), latent_out [n_row] likewise. Waits when one is
- * wanted. */
-void gy_loop_pass(gy_loop *l, const gy_loop_batch *b, float *gate_out, double *latent_out);
+/* Does not wait. What it is to show: the gate (only with has_gate), how much the state changed. */
+void gy_loop_pass(gy_loop *l, const gy_loop_batch *b, int shows_gate, int shows_latent);
+/* What the last pass showed of its n_row rows, to host memory; each NULL if not wanted. Waits when one is. */
+void gy_loop_shown(gy_loop *l, int32_t n_row, float *gate_out, double *latent_out);
 
 /* Coda layers for all rows; logits for the rows logit_row[0..n_logit) of the batch, n_logit <= max_logit: they stay on
  * the backend until the next call. Does not wait. */

@@ -25,6 +25,8 @@ enum { MAX_V = 512, MAX_SLOT = 1 << 16 };
 static struct {
     const gy_ops *real;
     int drawn, refused, refuse_all, masked, known, patched, fetched, replayed, lost_at;
+    const gold_result *told; /* of the only request; downloads are compared with it */
+    int downloaded, n_behind;
 } seen;
 
 static const float *key;
@@ -367,6 +369,8 @@ static gy_status rec_reached(gy_backend *be, gy_err *err) {
 
 static void rec_download(gy_backend *be, void *dst, const void *src, size_t bytes) {
     wrote.done = wrote.seq;
+    seen.downloaded++;
+    seen.n_behind += seen.told && seen.told->n < seen.fetched;
     seen.real->download(be, dst, src, bytes);
 }
 
@@ -441,6 +445,9 @@ static void set_unwaiting(work *w, const gy_model_desc *d) {
     w->r[7].trace = w->trace;
     w->r[7].n_trace = N_TRACE;
     w->r[8].exit = (gy_exit_rule){GY_EXIT_FIXED, 0, 1, 1, 0};
+    if (d->has_gate) w->r[8].exit = (gy_exit_rule){GY_EXIT_GATE, 0.6, 1, d->n_loop, 0};
+    if (d->has_gate) w->r[3].exit = (gy_exit_rule){GY_EXIT_GATE_DELAYED, 0.4, 1, d->n_loop, 0};
+    if (!d->has_gate) w->r[3].exit = (gy_exit_rule){GY_EXIT_LATENT, 0.5, 1, d->n_loop, 0};
     w->r[9].grammar = w->r[10].grammar = NULL;
     w->r[9].vocab = w->r[10].vocab = NULL;
 }
@@ -669,6 +676,38 @@ static void lost_while_late(void **state) {
     gold_close(&env);
 }
 
+/* Gates are waited for when the tokens that the device had drawn before are told, and only as long as the rule may
+ * still decide by them. */
+static void told_before_gates(void **state) {
+    (void)state;
+    static gold_result res;
+    gold_setup s = {.model = "ouro-tiny", .backend = "ref", .act = GY_BF16, .max_rows = 40, .patch = few_logits};
+    static const int32_t ids[3] = {5, 6, 7};
+    gold_env env = {0};
+    gy_err err;
+    memset(&seen, 0, sizeof seen);
+    env.be = own_create(GY_BF16, 1);
+    if (gy_model_load(GY_SOURCE_DIR "/tests/golden/models/ouro-tiny", &(gy_model_load_opts){.be = env.be}, &err,
+                      &env.m) != GY_OK)
+        fail_msg("%s", err.msg);
+    gold_engine(&s, &env);
+    gy_request r;
+    gy_request_default(&r, &env.m->d);
+    r.prompt = ids, r.n_prompt = 3, r.max_tokens = 40, r.ignore_eos = 1;
+    r.exit = (gy_exit_rule){GY_EXIT_GATE, 0.6, 1, env.m->d.n_loop, 0};
+    seen.told = &res;
+    gold_run(env.e, &r, 1, &res);
+    int32_t n_wait = 0, n_last = 0, n_loop = env.m->d.n_loop;
+    for (int i = 1; i < res.n; i++) { /* the first comes from the prompt, at full depth */
+        n_wait += res.loops[i] < n_loop ? res.loops[i] : n_loop - 1;
+        n_last += res.loops[i] == n_loop;
+    }
+    assert_true(res.n == 40 && seen.fetched == 40 && n_last > 2 && n_last < 37);
+    assert_int_equal(seen.downloaded, n_wait);
+    assert_int_equal(seen.n_behind, 0);
+    gold_close(&env);
+}
+
 /* ---- prompts that cross while a step's work goes on ---------------------------------------------------------------
  */
 
@@ -782,6 +821,7 @@ static void told_when_done(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(drawn_by_either), cmocka_unit_test(recorded),
                                        cmocka_unit_test(not_waited_for),  cmocka_unit_test(disturbed),
-                                       cmocka_unit_test(lost_while_late), cmocka_unit_test(told_when_done)};
+                                       cmocka_unit_test(lost_while_late), cmocka_unit_test(told_before_gates),
+                                       cmocka_unit_test(told_when_done)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

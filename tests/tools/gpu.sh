@@ -131,16 +131,22 @@ if wanted timings; then
     few=(--cell "decode_1_128 --concurrency 1 --requests 1 --in 128 --out 32" --cell "decode_32 --workload burst --concurrency 32 --in 128 --out 33")
     cells few ouro-1.4b "${few[@]}"
     cells fp8 ouro-1.4b --weights fp8 "${few[@]}"
+    long=(--cell "decode_1_2048 --concurrency 1 --requests 1 --in 2048 --out 32" --cell "decode_32_1024 --workload burst --concurrency 32 --in 1024 --out 64")
+    cells long ouro-1.4b "${long[@]}"
+    cells kv_int8 ouro-1.4b --kv-dtype int8 "${long[@]}"
 fi
 
-# Outputs of 1 to 4 loops, 2.5 on average, another pattern in each request; the same work at full depth beside it.
+# Outputs of 1 to 4 loops, 2.5 on average, another pattern in each request; the same work at full depth beside it, and
+# again under a gate rule that no token can meet: what waiting for gates costs.
 if wanted depth; then
     awk 'BEGIN { for (i = 0; i < 32; i++) { printf "{\"loops\":[4"
         for (k = 1; k < 128; k++) printf ",%d", (k * (i % 3 == 1 ? 3 : 1) + i + int(k / 4) * (i % 2)) % 4 + 1
         print "]}" } }' >"$out/depths.jsonl"
     load="--workload burst --concurrency 32 --in 512 --out 128"
-    cells depth ouro-1.4b --cell "full_depth $load" --cell "depth_2.5 $load --exit trace:$out/depths.jsonl"
-    awk '$1 == "full_depth" { full = $5 } $1 == "depth_2.5" { printf "    | a token at full depth over one at mean depth 2.5 (TPOT): %.2f, goal 1.45\n", full / $5 }' "$log"
+    cells depth ouro-1.4b --cell "full_depth $load" --cell "depth_2.5 $load --exit trace:$out/depths.jsonl" \
+        --cell "gate_never $load --exit gate --exit-threshold 0.999999 --min-loops 1"
+    awk '$1 == "full_depth" { full = $5 } $1 == "depth_2.5" { printf "    | a token at full depth over one at mean depth 2.5 (TPOT): %.2f, goal 1.45\n", full / $5 }
+        $1 == "gate_never" { printf "    | waiting for gates in 3 of 4 passes: %.0f us a token (TPOT)\n", 1000 * ($5 - full) }' "$log"
 fi
 rm -rf "$weights/ouro-1.4b"
 

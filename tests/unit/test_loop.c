@@ -546,7 +546,7 @@ static void copied_states(void **state) {
     gy_loop_batch b = {.n_row = 3, .state = states, .pos = pos, .slot = map, .map_off = off};
     gy_loop_prelude(l, &b, &(gy_loop_entry){.ids = ids, .seed = seed, .zero = zero});
     gy_loop_copy_state(l, 2, 0);
-    gy_loop_pass(l, &b, NULL, NULL);
+    gy_loop_pass(l, &b, 0, 0);
     for (int i = 0; i < 3; i++) gy_loop_get_state(l, i, got[i]);
     assert_memory_equal(got[0], got[2], sizeof got[0]);
     assert_memory_not_equal(got[1], got[2], sizeof got[1]);

@@ -175,8 +175,8 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
     const char *pack;
 
     /* What K and V are held in: "auto" (dtype; default), "f32", "bf16" (where dtype is that), or "int8": 8 bits with a
-     * scale for each token, depth, layer and head, about half the bytes of BF16. It changes results (docs/quantised.md)
-     * and is for the processor; a GPU refuses it. */
+     * scale for each token, depth, layer and head, about half the bytes of BF16. It changes results
+     * (docs/quantised.md). */
     const char *kv_dtype;
 
     /* A file that keeps what is made while loading (weights in fewer bits, copies for products), so that the next start

@@ -139,7 +139,7 @@ static const gy_opt device_rows[] = {
 #define KV_DTYPE_ROW                                                                                                   \
     {                                                                                                                  \
         "kv-dtype", GY_OPT_STR, AT(kv_dtype), "auto|f32|bf16|int8", 0, 0, "auto, as --dtype",                          \
-            "what K and V are held in; int8: half the bytes of bf16, on the processor; it changes results"             \
+            "what K and V are held in; int8: half the bytes of bf16; it changes results"                               \
     }
 /* What decides the KV memory; also of inspect --kv. */
 #define KV_ROWS                                                                                                        \

@@ -76,6 +76,7 @@ typedef struct load {
     int32_t ids[N][MAX_PROMPT];
     gy_request req[N];
     gold_result base[N], got[N];
+    gy_kv_type kv_type;
 } load;
 
 /* Lengths around tiles and blocks; requests 7 and 8 begin as 6 does, for the prefix cache. */
@@ -133,6 +134,7 @@ static void run_way(gold_env *env, const way *y, load *w, gold_result *out) {
                     .max_rows = y->max_rows,
                     .max_seqs = y->max_seqs,
                     .max_len = MAX_LEN,
+                    .kv_type = w->kv_type,
                     .patch = set_way,
                     .patch_arg = y};
     int n_park = 0;
@@ -167,10 +169,11 @@ static const way plain = {"carried out one by one", 4096, 16, 4096, 1.0, 0, 0, 0
 enum { ALL_PARTS = GY_CUDA_RECORDS | GY_CUDA_FUSED | GY_CUDA_EARLY | GY_CUDA_LATE };
 
 /* Returns the number of requests that differ. */
-static int in_all_ways(const char *name, const char *dir, gy_weight_form form) {
+static int in_all_ways(const char *name, const char *dir, gy_weight_form form, gy_kv_type kv_type) {
     int bad = 0;
     gold_env env;
     load *w = calloc(1, sizeof *w);
+    w->kv_type = kv_type;
     gold_setup s = {
         .model = dir, .backend = "cuda", .act = GY_BF16, .max_rows = 4096, .max_len = MAX_LEN, .form = form};
     gold_open(&s, &env);
@@ -198,7 +201,7 @@ static void equal_in_all_ways(void **state) {
     for (size_t m = 0; m < sizeof specs / sizeof *specs; m++) {
         static tiny t;
         tiny_make(&specs[m], &t);
-        bad += in_all_ways(specs[m].family, t.dir, GY_WEIGHTS_AS_FILE);
+        bad += in_all_ways(specs[m].family, t.dir, GY_WEIGHTS_AS_FILE, GY_KV_AUTO);
         tiny_free(&t);
     }
     assert_int_equal(bad, 0);
@@ -209,12 +212,26 @@ static void equal_in_eight_bits(void **state) {
     static tiny t;
     if (!has_gpu()) skip();
     tiny_make(&specs[0], &t);
-    int bad = in_all_ways("ouro, fp8", t.dir, GY_WEIGHTS_FP8);
+    int bad = in_all_ways("ouro, fp8", t.dir, GY_WEIGHTS_FP8, GY_KV_AUTO);
     tiny_free(&t);
     assert_int_equal(bad, 0);
 }
 
+static void equal_with_kv_in_int8(void **state) {
+    (void)state;
+    if (!has_gpu()) skip();
+    int bad = 0;
+    for (size_t m = 0; m < sizeof specs / sizeof *specs; m++) {
+        static tiny t;
+        tiny_make(&specs[m], &t);
+        bad += in_all_ways(specs[m].family, t.dir, GY_WEIGHTS_AS_FILE, GY_KV_INT8);
+        tiny_free(&t);
+    }
+    assert_int_equal(bad, 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_in_all_ways), cmocka_unit_test(equal_in_eight_bits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_in_all_ways), cmocka_unit_test(equal_in_eight_bits),
+                                       cmocka_unit_test(equal_with_kv_in_int8)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

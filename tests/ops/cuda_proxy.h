@@ -152,7 +152,7 @@ static void px_rope_table(gy_backend *be, const gy_rope_table_args *a) {
 
 /* What of the pool the slots below `slots` are. */
 static size_t px_pool(const gy_kv_view *v, int32_t slots) {
-    size_t block = (size_t)v->n_layer * 2 * GY_BLOCK_SLOTS * (size_t)v->n_head_kv * (size_t)v->head_dim * px_act();
+    size_t block = (size_t)v->n_layer * 2 * GY_BLOCK_SLOTS * (size_t)gy_kv_row(v) * (v->dtype == GY_I8 ? 1 : px_act());
     return (size_t)((slots + GY_BLOCK_SLOTS - 1) / GY_BLOCK_SLOTS) * block;
 }
 
@@ -344,6 +344,7 @@ static __attribute__((unused)) gy_backend *px_open(gy_dtype act, int n_thread, g
     assert_non_null(px.dev);
     px.ops = (gy_ops){.name = "cuda",
                       .weight_types = px.inner->ops->weight_types,
+                      .kv_types = px.inner->ops->kv_types,
                       .alloc = px_alloc,
                       .free = px_free,
                       .upload = px_copy,

@@ -1,6 +1,7 @@
-/* Our own kernels of the GPU in both dtypes on shapes as small as reach each of them, and none of cuBLASLt's: what
- * compute-sanitizer's racecheck, which stops inside that library and is slow, can walk (tests/tools/gpu.sh). The same
- * batch twice must give the same bits, which a race may not; whether they are right is what the other tests ask.
+/* Our own kernels of the GPU in both dtypes, and with KV in I8, on shapes as small as reach each of them, and none of
+ * cuBLASLt's: what compute-sanitizer's racecheck, which stops inside that library and is slow, can walk
+ * (tests/tools/gpu.sh). The same batch twice must give the same bits, which a race may not; whether they are right is
+ * what the other tests ask.
  */
 #include "ops_fixture.h"
 
@@ -18,6 +19,7 @@ enum {
 typedef struct race {
     gy_backend *be;
     gy_dtype act;
+    int is_i8; /* the KV */
     int32_t d; /* head size */
     gy_kv_view kv;
     gy_rows rows;
@@ -41,6 +43,24 @@ static void *device_values(race *r, int64_t n, uint32_t stream) {
     return p;
 }
 
+/* KV of n rows in I8: numbers, then scales of about 1 / 127. */
+static void *device_i8(race *r, int64_t n) {
+    const int64_t numbers = KV_HEADS * r->d, row = numbers + KV_HEADS * GY_KV_SCALE_BYTES;
+    buf b = buf_make((size_t)(n * row));
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t e = 0; e < numbers; e++)
+            b.p[i * row + e] = (unsigned char)(test_rand(3, (uint32_t)(i * numbers + e)) % 255 - 127);
+        for (int64_t h = 0; h < KV_HEADS; h++) {
+            const float scale = (1.5f + value_of(V_UNIT, GY_F32, 10, (uint32_t)(i * KV_HEADS + h))) / 127.0f;
+            memcpy(b.p + i * row + numbers + h * GY_KV_SCALE_BYTES, &scale, sizeof scale);
+        }
+    }
+    void *p = device_bytes(r, b.p, b.n);
+    r->be->ops->sync(r->be, NULL);
+    buf_free(&b);
+    return p;
+}
+
 /* One sequence: rows [0, ROWS) at the end of its SLOTS positions; block i lies at BLOCKS - 1 - i. */
 static void race_rows(race *r) {
     int32_t map[SLOTS], pos[ROWS], slot[ROWS];
@@ -51,18 +71,19 @@ static void race_rows(race *r) {
                         .pos = device_bytes(r, pos, sizeof pos),
                         .slot = device_bytes(r, slot, sizeof slot),
                         .map_off = device_bytes(r, off, sizeof off)};
-    r->kv = (gy_kv_view){.base = device_values(r, (int64_t)SLOTS * N_LAYER * 2 * KV_HEADS * r->d, 3),
+    const int64_t rows = (int64_t)SLOTS * N_LAYER * 2;
+    r->kv = (gy_kv_view){.base = r->is_i8 ? device_i8(r, rows) : device_values(r, rows * KV_HEADS * r->d, 3),
                          .map = device_bytes(r, map, sizeof map),
                          .n_map = SLOTS,
-                         .dtype = r->act,
+                         .dtype = r->is_i8 ? GY_I8 : r->act,
                          .n_layer = N_LAYER,
                          .n_head_kv = KV_HEADS,
                          .head_dim = r->d};
     r->be->ops->sync(r->be, NULL);
 }
 
-static void race_open(race *r, gy_dtype act, int32_t d, gy_backend *be) {
-    *r = (race){.be = be, .act = act, .d = d};
+static void race_open(race *r, gy_dtype act, int is_i8, int32_t d, gy_backend *be) {
+    *r = (race){.be = be, .act = act, .is_i8 = is_i8, .d = d};
     race_rows(r);
     r->qkv = device_values(r, (int64_t)ROWS * (HEADS + 2 * KV_HEADS) * d, 4);
     r->y = device_values(r, (int64_t)ROWS * HEADS * d, 5);
@@ -147,9 +168,9 @@ static void read_back(race *r, void *out) {
     if (r->be->ops->sync(r->be, &err) != GY_OK) fail_msg("%s", err.msg);
 }
 
-static void once(gy_dtype act, int32_t d, gy_backend *be, void *out) {
+static void once(gy_dtype act, int is_i8, int32_t d, gy_backend *be, void *out) {
     race r;
-    race_open(&r, act, d, be);
+    race_open(&r, act, is_i8, d, be);
     run_rope(&r);
     run_attention(&r, 0, ROWS);
     run_rows(&r);
@@ -182,9 +203,11 @@ static void test_twice(void **state) {
     (void)state;
     static const int32_t dims[] = {64, 96, 128};
     const size_t most = (size_t)ROWS * (HEADS * 128 + 2 * WIDE) * 4;
-    for (int i = 0; i < COUNT(dims) * 2; i++) {
+    for (int i = 0; i < COUNT(dims) * 4; i++) {
+        const gy_dtype act = acts[i % 2];
+        const int is_i8 = i / 2 % 2;
         const gy_cuda_opts o = {
-            .act = acts[i % 2], .n_thread = 1, .limits = {.max_row = ROWS, .max_k = WIDE, .max_len = SLOTS}};
+            .act = act, .n_thread = 1, .limits = {.max_row = ROWS, .max_k = WIDE, .max_len = SLOTS}};
         gy_backend *be = NULL;
         gy_err err = {0};
         if (gy_backend_cuda_create(&o, &err, &be) < 0) {
@@ -192,8 +215,8 @@ static void test_twice(void **state) {
             return;
         }
         buf a = buf_make(most), b = buf_make(most);
-        once(acts[i % 2], dims[i / 2], be, a.p);
-        once(acts[i % 2], dims[i / 2], be, b.p);
+        once(act, is_i8, dims[i / 4], be, a.p);
+        once(act, is_i8, dims[i / 4], be, b.p);
         same_check(a.p, b.p, most, "the same again");
         buf_free(&a);
         buf_free(&b);

@@ -5,7 +5,8 @@
  * is recorded, and then started again with other positions. Recorded are as many rows as record_rows says. Skipped
  * where there is no GPU.
  *
- * test_ops_record --shape N: the Nth alone. --without MASK,...: without these parts (gy_cuda_opts), one after another.
+ * test_ops_record --shape N: the Nth alone. --kv int8: the KV of --time. --without MASK,...: without these parts
+ * (gy_cuda_opts), one after another.
  * --time [ROWS CONTEXT]...: us a layer of Ouro-1.4B's 24, by operations and recorded without each of the masks,
  * instead; beside it what the host took to queue it.
  */
@@ -29,18 +30,22 @@ typedef struct shape {
     int32_t n_layer, kv_layers, il, n_embd, n_ff, n_head, n_kv, d;
     gy_residual_kind norms;
     gy_rope_kind rope;
-    int round_each, bias;
+    int round_each, bias, kv_i8;
 } shape;
 
 static const shape shapes[] = {
-    {"ouro-1.4b", 3, 3, 0, 2048, 5632, 16, 16, 128, GY_RESIDUAL_BRANCH, GY_ROPE_HALF, 1, 0},
-    {"nanbeige-3b", 2, 2, 0, 3072, 10752, 48, 8, 128, GY_RESIDUAL_PRE, GY_ROPE_HALF, 1, 0},
-    {"huginn", 2, 4, 1, 5280, 17920, 55, 55, 96, GY_RESIDUAL_SUM, GY_ROPE_PAIRS, 0, 1},
-    {"small ouro", 2, 2, 0, 256, 512, 2, 2, 128, GY_RESIDUAL_BRANCH, GY_ROPE_HALF, 1, 0},
-    {"small nanbeige", 3, 3, 0, 192, 320, 8, 2, 64, GY_RESIDUAL_PRE, GY_ROPE_HALF, 1, 0},
-    {"small huginn", 1, 2, 1, 192, 256, 2, 2, 96, GY_RESIDUAL_SUM, GY_ROPE_PAIRS, 0, 1},
-    {"mini huginn", 4, 4, 0, 384, 1312, 4, 4, 96, GY_RESIDUAL_SUM, GY_ROPE_PAIRS, 0, 1},
-    {"mini nanbeige", 3, 3, 0, 384, 1344, 6, 1, 128, GY_RESIDUAL_PRE, GY_ROPE_HALF, 1, 0},
+    {"ouro-1.4b", 3, 3, 0, 2048, 5632, 16, 16, 128, GY_RESIDUAL_BRANCH, GY_ROPE_HALF, 1, 0, 0},
+    {"nanbeige-3b", 2, 2, 0, 3072, 10752, 48, 8, 128, GY_RESIDUAL_PRE, GY_ROPE_HALF, 1, 0, 0},
+    {"huginn", 2, 4, 1, 5280, 17920, 55, 55, 96, GY_RESIDUAL_SUM, GY_ROPE_PAIRS, 0, 1, 0},
+    {"small ouro", 2, 2, 0, 256, 512, 2, 2, 128, GY_RESIDUAL_BRANCH, GY_ROPE_HALF, 1, 0, 0},
+    {"small nanbeige", 3, 3, 0, 192, 320, 8, 2, 64, GY_RESIDUAL_PRE, GY_ROPE_HALF, 1, 0, 0},
+    {"small huginn", 1, 2, 1, 192, 256, 2, 2, 96, GY_RESIDUAL_SUM, GY_ROPE_PAIRS, 0, 1, 0},
+    {"mini huginn", 4, 4, 0, 384, 1312, 4, 4, 96, GY_RESIDUAL_SUM, GY_ROPE_PAIRS, 0, 1, 0},
+    {"mini nanbeige", 3, 3, 0, 384, 1344, 6, 1, 128, GY_RESIDUAL_PRE, GY_ROPE_HALF, 1, 0, 0},
+    {"small ouro, KV in int8", 2, 2, 0, 256, 512, 2, 2, 128, GY_RESIDUAL_BRANCH, GY_ROPE_HALF, 1, 0, 1},
+    {"small nanbeige, KV in int8", 3, 3, 0, 192, 320, 8, 2, 64, GY_RESIDUAL_PRE, GY_ROPE_HALF, 1, 0, 1},
+    {"mini huginn, KV in int8", 4, 4, 0, 384, 1312, 4, 4, 96, GY_RESIDUAL_SUM, GY_ROPE_PAIRS, 0, 1, 1},
+    {"mini nanbeige, KV in int8", 3, 3, 0, 384, 1344, 6, 1, 128, GY_RESIDUAL_PRE, GY_ROPE_HALF, 1, 0, 1},
 };
 
 /* Random BF16 between -1 and 1; a tensor is a run of it, scaled where it is made. Its length is odd, so that rows of
@@ -119,19 +124,37 @@ static void make_layer(fixture *f, int i) {
     for (int k = 0; k < 4; k++) f->be->ops->prepare(f->be, &w[k], 0);
 }
 
+/* n rows of KV in I8: random numbers, scales of about 1 / 127. */
+static void *rows_in_i8(fixture *f, const gy_kv_view *kv, size_t n) {
+    size_t row = (size_t)gy_kv_row(kv), numbers = (size_t)(kv->n_head_kv * kv->head_dim);
+    char *host = malloc(n * row), *p = hold(f, n * row);
+    for (size_t i = 0; i < n; i++) {
+        for (size_t e = 0; e < numbers; e++)
+            host[i * row + e] = (char)(int)(127.0f * f->unit[(i * numbers + e) % POOL]);
+        for (size_t h = 0; h < (size_t)kv->n_head_kv; h++) {
+            float scale = (1.0f + 0.5f * f->unit[(i * 31 + h) % POOL]) / 127.0f;
+            memcpy(host + i * row + numbers + h * GY_KV_SCALE_BYTES, &scale, sizeof scale);
+        }
+    }
+    f->be->ops->upload(f->be, p, host, n * row);
+    free(host);
+    return p;
+}
+
 static void make_kv(fixture *f) {
     const shape *s = f->s;
-    size_t n = (size_t)(N_SLOT + 15) / 16 * 16 * (size_t)s->kv_layers * 2 * (size_t)(s->n_kv * s->d);
-    f->kv_bytes = n * 2;
+    size_t rows = (size_t)(N_SLOT + 15) / 16 * 16 * (size_t)s->kv_layers * 2;
     for (int i = 0; i < 2; i++) {
         size_t drawn = f->drawn;
-        f->kv[i] = (gy_kv_view){.base = tensor(f, n, 0.0f, 1.0f),
-                                .map = f->dev_map,
+        f->kv[i] = (gy_kv_view){.map = f->dev_map,
                                 .n_map = MAX_ROWS * (SHARED + OWN),
-                                .dtype = GY_BF16,
+                                .dtype = s->kv_i8 ? GY_I8 : GY_BF16,
                                 .n_layer = s->kv_layers,
                                 .n_head_kv = s->n_kv,
                                 .head_dim = s->d};
+        size_t n = rows * (size_t)gy_kv_row(&f->kv[i]);
+        f->kv_bytes = n * (s->kv_i8 ? 1 : 2);
+        f->kv[i].base = s->kv_i8 ? rows_in_i8(f, &f->kv[i], rows) : tensor(f, n, 0.0f, 1.0f);
         if (!i) f->drawn = drawn; /* the same again */
     }
 }
@@ -396,6 +419,7 @@ static void run_prompt(fixture *f) {
 }
 
 static int only = -1;               /* this shape alone */
+static int times_kv_i8;             /* --kv int8 */
 static const char *masks = "0,2,4"; /* of --without */
 
 /* Whether gate and up stay unwritten: silu_mul was done where they were made. Tells it, because a test that compares
@@ -493,6 +517,7 @@ static void print_times(int n, char **args) {
     char all[256], *rest = all;
     shape s = shapes[0];
     s.n_layer = s.kv_layers = MAX_LAYERS;
+    s.kv_i8 = times_kv_i8;
     snprintf(all, sizeof all, "%s", masks);
     for (char *mask; (mask = strtok_r(rest, ",", &rest));) {
         fixture_open(&f, &s, MAX_LAYERS, (uint32_t)atoi(mask));
@@ -504,7 +529,12 @@ static void print_times(int n, char **args) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes)};
-    for (; argc > 2 && !strcmp(argv[1], "--without"); argc -= 2, argv += 2) masks = argv[2];
+    for (; argc > 2 && (!strcmp(argv[1], "--without") || !strcmp(argv[1], "--kv")); argc -= 2, argv += 2) {
+        if (!strcmp(argv[1], "--kv"))
+            times_kv_i8 = !strcmp(argv[2], "int8");
+        else
+            masks = argv[2];
+    }
     if (argc > 1 && !strcmp(argv[1], "--time")) {
         if (!cuda_missing()) print_times(argc - 2, argv + 2);
         return 0;

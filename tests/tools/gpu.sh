@@ -49,7 +49,7 @@ fi
 if wanted golden; then
     stage equal_gpu "$build/tests/test_equal_gpu"
     [ ! -x "$build/tests/test_device" ] || stage device env GY_TEST_BACKEND=cuda "$build/tests/test_device" --alone
-    for t in golden bf16; do stage "$t" env GY_TEST_BACKEND=cuda "$build/tests/test_$t"; done
+    for t in golden bf16 eight_bits; do stage "$t" env GY_TEST_BACKEND=cuda "$build/tests/test_$t"; done
 fi
 if wanted long; then
     for t in equal equal_prefix equal_preempt equal_choices; do
@@ -71,6 +71,7 @@ if wanted sanitizer; then
             stage "memcheck_${family}_$dtype" compute-sanitizer --tool memcheck --error-exitcode 9 "$build/gyre" run "$out/mini-$family" --device cuda --dtype "$dtype" --prompt-ids "$ids" --prompt-ids 5,6,7 --max-tokens 4 --ignore-eos
         done
     done
+    stage memcheck_ouro_kv_int8 compute-sanitizer --tool memcheck --error-exitcode 9 "$build/gyre" run "$out/mini-ouro" --device cuda --dtype bf16 --kv-dtype int8 --prompt-ids "$ids" --prompt-ids 5,6,7 --max-tokens 4 --ignore-eos
     stage memcheck_record compute-sanitizer --tool memcheck --error-exitcode 9 "$build/tests/test_ops_record" --without 0 --shape 4
     ids=$(seq -s, 1 70)
     stage initcheck_ouro compute-sanitizer --tool initcheck --kernel-name kernel_substring=prompt_kernel --kernel-name kernel_substring=decode_kernel --kernel-name kernel_substring=join_kernel --kernel-name kernel_substring=norm_kernel --error-exitcode 9 "$build/gyre" run "$out/mini-ouro" --device cuda --dtype bf16 --prompt-ids "$ids" --max-tokens 2 --ignore-eos
@@ -89,11 +90,15 @@ rm -rf "$out"/mini-*
 if wanted record; then
     stage record_times "$build/tests/test_ops_record" --without 0,4 --time 1 128 1 2048 8 1024 32 1024 64 1024
     sed 's/^/    | /' "$out/record_times.log"
+    stage record_times_kv_int8 "$build/tests/test_ops_record" --without 0 --kv int8 --time 1 128 1 2048 32 1024
+    sed 's/^/    | /' "$out/record_times_kv_int8.log"
 fi
 
 if wanted attn && [ -x "$build/bench/gyre-bench-attn-gpu" ]; then
     stage attn "$build/bench/gyre-bench-attn-gpu"
     sed 's/^/    | /' "$out/attn.log" | cut -c 1-160
+    stage attn_kv_int8 "$build/bench/gyre-bench-attn-gpu" --kv int8
+    sed 's/^/    | /' "$out/attn_kv_int8.log" | cut -c 1-160
 fi
 
 # ---- models of the published sizes, random weights -----------------------------------------------------------------

@@ -1,5 +1,5 @@
-/* Attention over the slot map in BF16 for head_dim 64, 96 and 128: who computes which tile (attn_tile.cuh has the
- * arithmetic). Anything else goes to attn_plain.cu.
+/* Attention over the slot map in BF16, KV in BF16 or I8, for head_dim 64, 96 and 128: who computes which tile
+ * (attn_tile.cuh and attn_i8.cuh have the arithmetic). Anything else goes to attn_plain.cu.
  *
  * Rows that stand behind one another in the batch and read the same map row (a chunk of a prompt at one depth) are a
  * run. A run of at least MIN_RUN rows is cut into blocks of queries (rows x heads of one KV head); the other rows are
@@ -481,7 +481,8 @@ void cuda_attn_run(gy_backend *be, const gy_attn_args *x) {
                    x->n_head,
                    group,
                    (float)((double)x->scale * 1.4426950408889634),
-                   {x->kv->n_layer, x->il, x->kv->n_head_kv * d}};
+                   {x->kv->n_layer, x->il, (int32_t)gy_kv_row(x->kv)},
+                   x->kv->dtype == GY_I8};
     if (p->n_block) launch_prompt(c, p, d, a);
     if (p->n_range) launch_decode(c, p, d, a);
     cuda_launched(c, "attention");

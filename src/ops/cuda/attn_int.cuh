@@ -10,13 +10,14 @@ enum { WIDE_QUERIES = 128, NARROW_QUERIES = 64 }; /* of a block for wgmma, for m
 
 typedef struct attn_args { /* of a launch, by value */
     const bf16 *q;
-    const bf16 *kv;
+    const bf16 *kv; /* or rows of I8 */
     const int32_t *map, *pos;
     const int64_t *map_off;
     bf16 *y;
     int32_t q_stride, n_head, group;
     float scale; /* times log2(e); above 0 */
     kv_shape shape;
+    int is_i8;
 } attn_args;
 
 /* Rows row.. of a run; queries in the order of rows, then heads of the KV head's group. */

@@ -12,7 +12,11 @@
  *
  * mma_prompt (other GPUs): blocks of up to 64 queries, 4 warps of 16; one K and one V tile, V on its way while scores
  * are computed and the next K while V is used.
+ *
+ * KV in I8 (attn_i8.cuh): who brings a tile loads bytes into registers, as long as its stage is not free yet, and
+ * stores them as BF16. Scales of K and V come with K, which is told empty when weights have been scaled. 2 KiB more.
  */
+#include "ops/cuda/attn_i8.cuh"
 #include "ops/cuda/attn_int.cuh"
 #include "ops/cuda/attn_wgmma.cuh"
 
@@ -48,18 +52,15 @@ static __device__ inline void block_queries(const attn_args &a, const prompt_blo
         q);
 }
 
-template <int D>
-static __device__ inline int32_t place_at(const attn_args &a, const int32_t *map, int32_t j, int32_t n_pos) {
-    return j < n_pos ? place_of<D>(a.shape, map[j]) : -1;
-}
-
-static __device__ inline void mask_tile(float (&s)[TILE / 8][4], const lane_rows &r, int32_t tile) {
+/* What a row does not see: -inf for scores, 0 for weights. */
+static __device__ inline void mask_tile(float (&s)[TILE / 8][4], const lane_rows &r, int32_t tile,
+                                        float masked = -INFINITY) {
     int c = (int)threadIdx.x % 4;
 #pragma unroll
     for (int t = 0; t < TILE / 8; t++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            if (tile * TILE + t * 8 + 2 * c + (e & 1) > r.pos[e >> 1]) s[t][e] = -INFINITY;
+            if (tile * TILE + t * 8 + 2 * c + (e & 1) > r.pos[e >> 1]) s[t][e] = masked;
 }
 
 /* State of a chunk's sums, besides a. */
@@ -159,7 +160,14 @@ enum { PRODUCER_WARPS = PRODUCERS / 32, BOX = GY_BLOCK_SLOTS };
 template <int D> struct prompt_smem {
     static constexpr int QUERIES = STAGES * panels<D>::ALL, SUMS = QUERIES + panels<D>::ALL,
                          BARS = SUMS + COMPUTE * D / 8 * 16;
-    static constexpr int BYTES = BARS + (2 * STAGES + 2) * 8 + 1024;
+    static constexpr int BARS_BYTES = (2 * STAGES + 2) * 8, BYTES = BARS + BARS_BYTES + 1024;
+};
+/* Scales (f32, K's then V's) of every second stage: those of K. */
+enum { SCALES_BYTES = 2 * TILE * GY_KV_SCALE_BYTES, STARTS_AT = 128 };
+template <int D> struct i8_prompt_smem {
+    static constexpr int SCALES = prompt_smem<D>::BARS, BARS = SCALES + STAGES / 2 * SCALES_BYTES;
+    static constexpr int BYTES = BARS + prompt_smem<D>::BARS_BYTES + 1024 - STARTS_AT;
+    static_assert(BYTES <= 227 * 1024, "what a block may have");
 };
 
 /* A ring of stages, and units that go through it one after the other: of each block's tiles, K and then V. */
@@ -173,6 +181,10 @@ template <int D> struct ring {
         bar_wait(empty + 8 * (unit % STAGES), unit / STAGES % 2 ^ 1);
     }
     __device__ inline uint32_t queries(void) const { return smem + prompt_smem<D>::QUERIES; }
+    __device__ inline uint32_t k_scales(uint32_t unit) const {
+        return smem + i8_prompt_smem<D>::SCALES + unit / 2 % (STAGES / 2) * SCALES_BYTES;
+    }
+    __device__ inline uint32_t v_scales(uint32_t unit) const { return k_scales(unit) + SCALES_BYTES / 2; }
     __device__ inline void warp_emptied(uint32_t unit) const {
         if (threadIdx.x % 32 == 0) bar_arrive(empty + 8 * (unit % STAGES));
     }
@@ -217,6 +229,29 @@ template <int D> static __device__ inline void copy_loose(uint32_t to, int first
     }
 }
 
+[[maybe_unused]] static __device__ inline void warp_told(uint32_t bar) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) bar_arrive(bar);
+}
+
+/* Begins to bring queries first.. of a block; round: how many blocks came before. */
+template <int D>
+static __device__ inline void bring_queries(const attn_args &a, const ring<D> &to, const prompt_block &b,
+                                            int32_t kv_head, int first, uint32_t round) {
+    constexpr int UNITS = D / 8;
+    int lane = (int)threadIdx.x % 32, query = first + lane;
+    int32_t mine = query < b.n_row * a.group ? query / a.group * a.q_stride + query % a.group * D : -1;
+    const bf16 *from = a.q + (int64_t)b.row * a.q_stride + (int64_t)kv_head * a.group * D;
+    bar_wait(to.q_empty, round % 2 ^ 1);
+#pragma unroll 4
+    for (int i = 0; i < UNITS; i++) {
+        int p = (i * 32 + lane) / UNITS, u = (i * 32 + lane) % UNITS;
+        int32_t at = __shfl_sync(~0u, mine, p);
+        copy16(to.queries() + unit_at<D>(first + p, u), from + (at < 0 ? 0 : at) + u * 8, at >= 0);
+    }
+    copy_commit();
+}
+
 /* A producing warp. A unit of whole boxes is told full by the copy engine; one that has loose positions by the warp,
  * once it has seen them arrive and made them visible to the products: when BEHIND more units are on their way. More
  * would be waited for by those whose stage the warp waits for. */
@@ -228,10 +263,6 @@ template <int D> struct producer {
     int32_t kv_head;
     uint32_t unit, loose; /* the next one; bit k: whether the one k before the last had loose positions */
 
-    __device__ inline void told(uint32_t bar) const {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) bar_arrive(bar);
-    }
     __device__ inline void boxes(const warp_positions &w, int kv, int first) const {
         typedef panels<D> P;
         uint32_t n = (uint32_t)(w.plane[0] >= 0) + (uint32_t)(w.plane[1] >= 0), full = to.full_bar(unit);
@@ -248,7 +279,7 @@ template <int D> struct producer {
     __device__ inline void settle(int k) const { /* what the unit k before the last copied is there */
         if (loose >> k & 1) {
             fence_for_wgmma();
-            told(to.full_bar(unit - 1 - (uint32_t)k));
+            warp_told(to.full_bar(unit - 1 - (uint32_t)k));
         }
     }
     __device__ inline void bring(const warp_positions &w, int kv, int first) {
@@ -259,7 +290,7 @@ template <int D> struct producer {
             const bf16 *from = a.kv + (int64_t)kv_head * D + (kv ? (int64_t)BOX * a.shape.width : 0);
             copy_loose<D>(to.at(unit), first, from, w.place);
         } else {
-            told(to.full_bar(unit));
+            warp_told(to.full_bar(unit));
         }
         unit++;
         loose = loose << 1 | (uint32_t)is_loose;
@@ -267,29 +298,40 @@ template <int D> struct producer {
         copy_wait<BEHIND>();
         settle(BEHIND);
     }
-    /* Begins to bring queries first.. of a block; round: how many blocks came before. */
-    __device__ inline void bring_queries(const prompt_block &b, int first, uint32_t round) const {
-        constexpr int UNITS = D / 8;
-        int lane = (int)threadIdx.x % 32, query = first + lane;
-        int32_t mine = query < b.n_row * a.group ? query / a.group * a.q_stride + query % a.group * D : -1;
-        const bf16 *from = a.q + (int64_t)b.row * a.q_stride + (int64_t)kv_head * a.group * D;
-        bar_wait(to.q_empty, round % 2 ^ 1);
-#pragma unroll 4
-        for (int i = 0; i < UNITS; i++) {
-            int p = (i * 32 + lane) / UNITS, u = (i * 32 + lane) % UNITS;
-            int32_t at = __shfl_sync(~0u, mine, p);
-            copy16(to.queries() + unit_at<D>(first + p, u), from + (at < 0 ? 0 : at) + u * 8, at >= 0);
-        }
-        copy_commit();
-    }
     __device__ inline void settle_queries(void) const { /* after exactly one more unit */
         copy_wait<1>();
         fence_for_wgmma();
-        told(to.q_full);
+        warp_told(to.q_full);
     }
     __device__ inline void end(void) {
         copy_wait<0>();
         for (int k = BEHIND - 1; k >= 0; k--) settle(k);
+    }
+};
+
+/* A producing warp of KV in I8. */
+template <int D> struct i8_producer {
+    const ring<D> &to;
+    uint32_t unit; /* the next one */
+
+    /* row: of the lane's position, -1 for zeros. */
+    __device__ inline void bring(const i8_head<D> &from, int32_t row, int is_v, int first) {
+        float k_scale = 0.0f, v_scale = 0.0f;
+        if (!is_v && row >= 0) k_scale = *from.scale_of(row), v_scale = *from.scale_of(row + BOX);
+        bring_widened(from, is_v && row >= 0 ? row + BOX : row, to.at(unit), first, [&] { to.wait_empty(unit); });
+        if (!is_v) {
+            uint32_t mine = (uint32_t)(first + (int)threadIdx.x % 32) * GY_KV_SCALE_BYTES;
+            store_f32(to.k_scales(unit) + mine, k_scale);
+            store_f32(to.v_scales(unit) + mine, v_scale);
+        }
+        fence_for_wgmma();
+        warp_told(to.full_bar(unit));
+        unit++;
+    }
+    __device__ inline void settle_queries(void) const {
+        copy_wait<0>();
+        fence_for_wgmma();
+        warp_told(to.q_full);
     }
 };
 
@@ -313,18 +355,42 @@ static __device__ inline void bring_tiles(const attn_args &a, const prompt_work 
         const int32_t *map = a.map + b.map_off;
         warp.kv_head = b.kv_head;
         int32_t begin = b.first_tile * TILE + at, slot = begin < b.n_pos ? map[begin] : -1;
-        if (round == 0) warp.bring_queries(b, first, 0);
+        if (round == 0) bring_queries(a, ring_of, b, b.kv_head, first, 0);
         for (int32_t j = begin; j - at < b.n_pos; j += TILE) {
             warp_positions w = positions_of<D>(a, slot, use_boxes);
             slot = j + TILE < b.n_pos ? map[j + TILE] : -1;
             warp.bring(w, 0, first);
-            if (j == begin && round) warp.bring_queries(b, first, (uint32_t)round);
+            if (j == begin && round) bring_queries(a, ring_of, b, b.kv_head, first, (uint32_t)round);
             if (j == begin && !round) warp.settle_queries();
             warp.bring(w, 1, first);
             if (j == begin && round) warp.settle_queries();
         }
     } while (next_block(work, ++round, &b));
     warp.end();
+}
+
+/* The same of KV in I8. Nothing but queries is copied past the registers, so what is under way is theirs. */
+template <int D>
+static __device__ inline void bring_i8_tiles(const attn_args &a, const prompt_work &work, prompt_block b,
+                                             const ring<D> &ring_of) {
+    int at = (int)threadIdx.x - COMPUTE, first = at / 32 * 32;
+    i8_producer<D> warp = {ring_of, 0};
+    int32_t round = 0;
+    do {
+        const int32_t *map = a.map + b.map_off;
+        const i8_head<D> from(a.kv, a.shape, b.kv_head);
+        int32_t begin = b.first_tile * TILE + at, slot = begin < b.n_pos ? map[begin] : -1;
+        if (round == 0) bring_queries(a, ring_of, b, b.kv_head, first, 0);
+        for (int32_t j = begin; j - at < b.n_pos; j += TILE) {
+            int32_t row = slot < 0 ? -1 : i8_row_of(a.shape, slot);
+            slot = j + TILE < b.n_pos ? map[j + TILE] : -1;
+            warp.bring(from, row, 0, first);
+            if (j == begin && round) bring_queries(a, ring_of, b, b.kv_head, first, (uint32_t)round);
+            if (j == begin && !round) warp.settle_queries();
+            warp.bring(from, row, 1, first);
+            if (j == begin && round) warp.settle_queries();
+        }
+    } while (next_block(work, ++round, &b));
 }
 
 /* q, k, v: operand_at of the group's queries and of the tile. */
@@ -414,8 +480,18 @@ static __device__ inline void pack_tile(const float (&s)[TILE / 8][4], uint32_t 
     for (int k = 0; k < TILE / 16; k++) pack_weights(s + 2 * k, p[k]);
 }
 
-/* One warpgroup's 64 queries of a block whose units begin at unit `begun`. */
+/* KV in I8: weights times the scales of V, which came with K (unit); then K's place is free. */
 template <int D>
+static __device__ inline void scale_weights(float (&s)[TILE / 8][4], const ring<D> &ring, uint32_t unit,
+                                            const lane_rows &r, int is_masked, int32_t tile) {
+    scale_columns<GY_KV_SCALE_BYTES>(s, ring.v_scales(unit));
+    __syncwarp(); /* all lanes have read */
+    ring.warp_emptied(unit);
+    if (is_masked) mask_tile(s, r, tile, 0.0f);
+}
+
+/* One warpgroup's 64 queries of a block whose units begin at unit `begun`. */
+template <int D, bool I8>
 static __device__ inline void compute_queries(const attn_args &a, const prompt_block &b, int32_t kv_head,
                                               const ring<D> &ring, uint32_t begun, uint32_t round, float4 *sums,
                                               float *out) {
@@ -440,10 +516,12 @@ static __device__ inline void compute_queries(const attn_args &a, const prompt_b
     turn_give(half ^ 1);
     wgmma_wait<0>();
     wgmma_hold(s);
-    ring.warp_emptied(begun);
+    if (!I8) ring.warp_emptied(begun);
     if (n_tile == 1) ring.warp_emptied_queries();
+    if (I8) scale_columns<GY_KV_SCALE_BYTES>(s, ring.k_scales(begun));
     if (n_open <= 0) mask_tile(s, r, b.first_tile);
     soft_tile(s, a.scale, &part, f);
+    if (I8) scale_weights(s, ring, begun, r, n_open <= 0, b.first_tile);
     pack_tile(s, p);
     for (int32_t t = 1; t < n_tile; t++) {
         uint32_t now = begun + 2 * (uint32_t)t, last = now - 1; /* K of this tile, V of the one before */
@@ -457,12 +535,14 @@ static __device__ inline void compute_queries(const attn_args &a, const prompt_b
         turn_give(half ^ 1);
         wgmma_wait<1>();
         wgmma_hold(s);
-        ring.warp_emptied(now);
+        if (!I8) ring.warp_emptied(now);
         if (t == n_tile - 1) ring.warp_emptied_queries();
         soft ended = part;
         if (t % CHUNK_TILES == 0) soft_clear(&part);
+        if (I8) scale_columns<GY_KV_SCALE_BYTES>(s, ring.k_scales(now));
         if (t >= n_open) mask_tile(s, r, b.first_tile + t);
         soft_tile(s, a.scale, &part, f);
+        if (I8) scale_weights(s, ring, now, r, t >= n_open, b.first_tile + t);
         wgmma_hold(s);
         computed_here(fminf(part.l[0], part.l[1]));
         wgmma_wait<0>();
@@ -503,7 +583,7 @@ static __device__ inline void compute_queries(const attn_args &a, const prompt_b
     }
 }
 
-template <int D>
+template <int D, bool I8>
 static __device__ inline void compute_items(const attn_args &a, const prompt_work &work, prompt_block b,
                                             const ring<D> &ring, float4 *sums) {
     int half = (int)threadIdx.x / 128;
@@ -511,22 +591,15 @@ static __device__ inline void compute_items(const attn_args &a, const prompt_wor
     int32_t round = 0;
     if (half == 1) turn_give(0);
     do {
-        compute_queries<D>(a, b, b.kv_head, ring, unit, (uint32_t)round, sums, work.part);
+        compute_queries<D, I8>(a, b, b.kv_head, ring, unit, (uint32_t)round, sums, work.part);
         unit += 2 * (uint32_t)tiles_of(b);
     } while (next_block(work, ++round, &b));
     if (half == 0) turn_wait(0);
 }
-#endif
 
-template <int D>
-static __global__ void __launch_bounds__(COMPUTE + PRODUCERS, 1)
-    wgmma_prompt(attn_args a, prompt_work work, int use_boxes, const __grid_constant__ CUtensorMap boxes) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    extern __shared__ char raw[];
-    char *base = raw + (1024 - smem_at(raw) % 1024) % 1024;
-    uint32_t smem = smem_at(base), bars = smem + prompt_smem<D>::BARS;
+/* The thread block's barriers, at shared address bars, and where its ring lies. */
+template <int D> static __device__ inline ring<D> open_ring(uint32_t smem, uint32_t bars) {
     const ring<D> ring = {smem, bars, bars + 8 * STAGES, bars + 16 * STAGES, bars + 16 * STAGES + 8};
-    if (threadIdx.x == COMPUTE && use_boxes) asm volatile("prefetch.tensormap [%0];" ::"l"(&boxes) : "memory");
     if (threadIdx.x == 0) {
         bar_init(ring.q_full, PRODUCER_WARPS);
         bar_init(ring.q_empty, COMPUTE_WARPS);
@@ -537,6 +610,19 @@ static __global__ void __launch_bounds__(COMPUTE + PRODUCERS, 1)
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
+    return ring;
+}
+#endif
+
+template <int D>
+static __global__ void __launch_bounds__(COMPUTE + PRODUCERS, 1)
+    wgmma_prompt(attn_args a, prompt_work work, int use_boxes, const __grid_constant__ CUtensorMap boxes) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ char raw[];
+    char *base = raw + (1024 - smem_at(raw) % 1024) % 1024;
+    uint32_t smem = smem_at(base);
+    if (threadIdx.x == COMPUTE && use_boxes) asm volatile("prefetch.tensormap [%0];" ::"l"(&boxes) : "memory");
+    const ring<D> ring = open_ring<D>(smem, smem + prompt_smem<D>::BARS);
     const prompt_block first = work.item[blockIdx.x]; /* brought by a copy, so no kernel may still be writing it */
     wait_for_previous();
     if (threadIdx.x >= COMPUTE) {
@@ -544,7 +630,7 @@ static __global__ void __launch_bounds__(COMPUTE + PRODUCERS, 1)
         bring_tiles<D>(a, work, first, &boxes, use_boxes, ring);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
-        compute_items<D>(a, work, first, ring, (float4 *)(base + prompt_smem<D>::SUMS) + threadIdx.x);
+        compute_items<D, false>(a, work, first, ring, (float4 *)(base + prompt_smem<D>::SUMS) + threadIdx.x);
     }
 #else
     (void)a;
@@ -553,11 +639,34 @@ static __global__ void __launch_bounds__(COMPUTE + PRODUCERS, 1)
 #endif
 }
 
+template <int D>
+static __global__ void __launch_bounds__(COMPUTE + PRODUCERS, 1) wgmma_i8_prompt(attn_args a, prompt_work work) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ __align__(STARTS_AT) char raw_i8[];
+    char *base = raw_i8 + (1024 - smem_at(raw_i8) % 1024) % 1024;
+    uint32_t smem = smem_at(base);
+    const ring<D> ring = open_ring<D>(smem, smem + i8_prompt_smem<D>::BARS);
+    const prompt_block first = work.item[blockIdx.x];
+    wait_for_previous();
+    if (threadIdx.x >= COMPUTE) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 88;");
+        bring_i8_tiles<D>(a, work, first, ring);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
+        compute_items<D, true>(a, work, first, ring, (float4 *)(base + prompt_smem<D>::SUMS) + threadIdx.x);
+    }
+#else
+    (void)a;
+    (void)work;
+#endif
+}
+
 /* ---- any GPU ----------------------------------------------------------------------------------------------------- */
 
 enum { MMA_WARPS = 4, MMA_THREADS = 32 * MMA_WARPS };
 template <int D> struct mma_smem {
-    static constexpr int SUMS = 2 * panels<D>::ALL, BYTES = SUMS + MMA_THREADS * D / 8 * 16;
+    static constexpr int SUMS = 2 * panels<D>::ALL, SCALES = SUMS + MMA_THREADS * D / 8 * 16, BYTES = SCALES;
+    static constexpr int I8_BYTES = SCALES + SCALES_BYTES;
 };
 
 template <int D>
@@ -593,31 +702,54 @@ static __device__ inline void mma_sums(float (&a)[D / 8][4], const float (&s)[TI
     }
 }
 
-template <int D>
-static __device__ inline void bring_rows(const attn_args &a, const prompt_block &b, const bf16 *from, uint32_t to,
-                                         int32_t tile) {
-    int warp = (int)threadIdx.x / 32;
-    copy_rows<D, 4>(to, warp * 32, from, place_at<D>(a, a.map + b.map_off, tile * TILE + (int)threadIdx.x, b.n_pos));
-    copy_commit();
-}
+/* Brings tiles of a block's K and V (to), and with K the scales of both. */
+template <int D, bool I8> struct tiles_of_rows {
+    const attn_args &a;
+    const prompt_block &b;
+    int32_t kv_head;
+    uint32_t scales;
 
-template <int D>
+    __device__ inline int32_t slot(int32_t tile) const {
+        int32_t j = tile * TILE + (int)threadIdx.x;
+        return j < b.n_pos ? a.map[b.map_off + j] : -1;
+    }
+    __device__ inline void bring(uint32_t to, int is_v, int32_t tile) const {
+        const bf16 *from = a.kv + (int64_t)kv_head * D + (is_v ? (int64_t)BOX * a.shape.width : 0);
+        int32_t at = slot(tile);
+        copy_rows<D, 4>(to, (int)threadIdx.x / 32 * 32, from, at < 0 ? -1 : place_of<D>(a.shape, at));
+        copy_commit();
+    }
+};
+template <int D> struct tiles_of_rows<D, true> : tiles_of_rows<D, false> {
+    __device__ inline void bring(uint32_t to, int is_v, int32_t tile) const {
+        const i8_head<D> from(this->a.kv, this->a.shape, this->kv_head);
+        int32_t at = this->slot(tile), row = at < 0 ? -1 : i8_row_of(this->a.shape, at);
+        bring_widened(from, is_v && row >= 0 ? row + BOX : row, to, (int)threadIdx.x / 32 * 32, [] {});
+        copy_commit(); /* nothing; whoever waits counts it */
+        if (is_v) return;
+        uint32_t mine = this->scales + threadIdx.x * GY_KV_SCALE_BYTES;
+        store_f32(mine, row < 0 ? 0.0f : *from.scale_of(row));
+        store_f32(mine + SCALES_BYTES / 2, row < 0 ? 0.0f : *from.scale_of(row + BOX));
+    }
+};
+
+template <int D, bool I8>
 static __global__ void __launch_bounds__(MMA_THREADS, 2) mma_prompt(attn_args a, const prompt_block *blocks) {
     extern __shared__ __align__(128) char raw[];
     static_assert(MMA_THREADS == TILE, "a thread looks up one position of a tile");
     wait_for_previous();
-    uint32_t k_at = smem_at(raw), v_at = k_at + panels<D>::ALL;
+    uint32_t k_at = smem_at(raw), v_at = k_at + panels<D>::ALL, scales = k_at + mma_smem<D>::SCALES;
     float4 *sums = (float4 *)(raw + mma_smem<D>::SUMS) + threadIdx.x;
     prompt_block b = blocks[blockIdx.y];
     int32_t kv_head = (int32_t)blockIdx.x, n_tile = (b.n_pos + TILE - 1) / TILE;
-    const bf16 *k = a.kv + (int64_t)kv_head * D, *v = k + (int64_t)GY_BLOCK_SLOTS * a.shape.width;
+    const tiles_of_rows<D, I8> from = {a, b, kv_head, scales};
     int query = (int)threadIdx.x / 32 * 16;
     lane_rows r = rows_of(a, b, kv_head, query);
     uint32_t q[D / 16][4];
     float s[TILE / 8][4], sum[D / 8][4], f[2];
     soft part, total;
     soft_clear(&total);
-    bring_rows<D>(a, b, k, k_at, 0);
+    from.bring(k_at, 0, 0);
     block_queries<D>(a, b, kv_head, query, q);
     for (int32_t t = 0; t < n_tile; t++) {
         if (t % CHUNK_TILES == 0) {
@@ -625,14 +757,23 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) mma_prompt(attn_args a,
 #pragma unroll
             for (int d = 0; d < D / 8; d++) sum[d][0] = sum[d][1] = sum[d][2] = sum[d][3] = 0.0f;
         }
-        bring_rows<D>(a, b, v, v_at, t);
+        from.bring(v_at, 1, t);
         copy_wait<1>();
         __syncthreads();
         mma_scores<D>(s, q, k_at);
+        if (I8) { /* the next K brings other scales */
+            scale_columns<GY_KV_SCALE_BYTES>(s, scales);
+            mask_tile(s, r, t);
+            soft_tile(s, a.scale, &part, f);
+            scale_columns<GY_KV_SCALE_BYTES>(s, scales + SCALES_BYTES / 2);
+            mask_tile(s, r, t, 0.0f);
+        }
         __syncthreads();
-        if (t + 1 < n_tile) bring_rows<D>(a, b, k, k_at, t + 1);
-        mask_tile(s, r, t);
-        soft_tile(s, a.scale, &part, f);
+        if (t + 1 < n_tile) from.bring(k_at, 0, t + 1);
+        if (!I8) {
+            mask_tile(s, r, t);
+            soft_tile(s, a.scale, &part, f);
+        }
         rescale<D>(sum, f);
         if (t + 1 < n_tile)
             copy_wait<1>();
@@ -651,20 +792,30 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) mma_prompt(attn_args a,
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-template <int D> static void launch_narrow(cuda_be *c, const attn_args &a, const prompt_block *blocks, int32_t n) {
+template <int D, bool I8>
+static void launch_narrow(cuda_be *c, const attn_args &a, const prompt_block *blocks, int32_t n) {
+    const int bytes = I8 ? mma_smem<D>::I8_BYTES : mma_smem<D>::BYTES;
     dim3 grid((unsigned)(a.n_head / a.group), (unsigned)n);
-    cuda_ok(c, cudaFuncSetAttribute(mma_prompt<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, mma_smem<D>::BYTES),
+    cuda_ok(c, cudaFuncSetAttribute(mma_prompt<D, I8>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
             "attention: shared memory");
-    launch_early(c, mma_prompt<D>, grid, MMA_THREADS, mma_smem<D>::BYTES, a, blocks);
+    launch_early(c, mma_prompt<D, I8>, grid, MMA_THREADS, (size_t)bytes, a, blocks);
+}
+
+template <bool I8>
+static void narrow_prompt(cuda_be *c, int32_t d, const attn_args &a, const prompt_block *blocks, int32_t n) {
+    if (d == 64)
+        launch_narrow<64, I8>(c, a, blocks, n);
+    else if (d == 96)
+        launch_narrow<96, I8>(c, a, blocks, n);
+    else
+        launch_narrow<128, I8>(c, a, blocks, n);
 }
 
 void cuda_attn_prompt(cuda_be *c, int32_t d, const attn_args &a, const prompt_block *blocks, int32_t n) {
-    if (d == 64)
-        launch_narrow<64>(c, a, blocks, n);
-    else if (d == 96)
-        launch_narrow<96>(c, a, blocks, n);
+    if (a.is_i8)
+        narrow_prompt<true>(c, d, a, blocks, n);
     else
-        launch_narrow<128>(c, a, blocks, n);
+        narrow_prompt<false>(c, d, a, blocks, n);
 }
 
 /* The pool as [plane][position of the block][head][element], a box of it 16 positions of a panel. The pool's end is not
@@ -688,7 +839,18 @@ template <int D> static int map_pool(const attn_args &a, CUtensorMap *out) {
                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+template <int D> static void launch_i8_wide(cuda_be *c, const attn_args &a, const prompt_work &work) {
+    const int bytes = i8_prompt_smem<D>::BYTES;
+    cuda_ok(c, cudaFuncSetAttribute(wgmma_i8_prompt<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+            "attention: shared memory");
+    launch_early(c, wgmma_i8_prompt<D>, dim3((unsigned)work.n_walk), COMPUTE + PRODUCERS, (size_t)bytes, a, work);
+}
+
 template <int D> static void launch_wide(cuda_be *c, const attn_args &a, const prompt_work &work, kv_boxes *boxes) {
+    if (a.is_i8) {
+        launch_i8_wide<D>(c, a, work);
+        return;
+    }
     if (boxes->base != a.kv || boxes->n_layer != a.shape.n_layer || boxes->width != a.shape.width || boxes->d != D) {
         boxes->has = map_pool<D>(a, &boxes->map);
         boxes->base = a.kv;

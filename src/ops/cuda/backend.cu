@@ -273,7 +273,7 @@ OPERATION(latent_diff, gy_latent_diff_args, latent_diff, CALL_LATENT_DIFF, NULL,
 static const gy_ops cuda_ops = {
     .name = "cuda",
     .weight_types = 1 << GY_F32 | 1 << GY_F16 | 1 << GY_BF16 | 1 << GY_F8_E4M3,
-    .kv_types = 0,
+    .kv_types = 1 << GY_I8,
     .alloc = be_alloc,
     .free = be_free,
     .upload = be_upload,

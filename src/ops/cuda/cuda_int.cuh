@@ -196,7 +196,7 @@ template <> __device__ inline float round_to<bf16>(float v) {
 
 /* gy_kv_offset of ops.h: elements before slot's K (kv 0) or V (kv 1) of layer il. */
 typedef struct kv_shape {
-    int32_t n_layer, il, width; /* width = n_head_kv * head_dim */
+    int32_t n_layer, il, width; /* width: gy_kv_row */
 } kv_shape;
 static __device__ inline int64_t kv_offset(kv_shape s, int32_t slot, int kv) {
     int64_t plane = ((int64_t)(slot / GY_BLOCK_SLOTS) * s.n_layer + s.il) * 2 + kv;

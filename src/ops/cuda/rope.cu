@@ -1,4 +1,4 @@
-/* Positions: the cos and sin table, rope with its KV write, and Huginn's
+/* Positions: the cos and sin table, rope with its KV write (act or I8), and Huginn's
  * initial state. Contracts: ops/ops.h. All are element-wise; bits are ref's
  * (cos, sin, log in f64 by CUDA's own functions, then rounded once to f32).
  */
@@ -181,6 +181,155 @@ static int is_wide(const gy_rope_kv_args *a, const rope_args &p, const void *qkv
     return p.half % WIDE == 0 && all % 16 == 0;
 }
 
+/* ---- KV in I8 ----------------------------------------------------------------------------------------------------
+ * A head's numbers follow from its largest element, so one warp, or a part of one, has all of a head. Bits are ref's
+ * (gy_host_quant_head).
+ */
+
+/* most: of the sizes of a head's elements, as bits. */
+static __device__ inline float i8_scale(uint32_t most) {
+    float s = __fdiv_rn(__uint_as_float(most), 127.0f);
+    s = s < 0x1p-126f ? 0x1p-126f : s;
+    return most < 0x7f800000u ? s : __uint_as_float(0x7fc00000u);
+}
+/* The number of v, in the lowest byte alone: the sum with 1.5 x 2^23 has no bits left for fractions. */
+static __device__ inline uint32_t i8_number(float v, float scale) {
+    uint32_t sum = __float_as_uint(__fadd_rn(__fdiv_rn(v, scale), 0x1.8p23f));
+    return scale == scale ? sum & 0xffu : 0;
+}
+static __device__ inline uint32_t largest(uint32_t most, int lanes) {
+    for (int o = lanes / 2; o; o /= 2) most = max(most, __shfl_xor_sync(~0u, most, o));
+    return most;
+}
+
+/* Any act and head. Grid (heads of a row / I8_WARPS, rows), a warp a head. K is rotated twice, first for its largest
+ * element. */
+enum { I8_WARPS = 4 };
+template <typename T>
+static __global__ void rope_i8_kernel(rope_args p, T *qkv, const T *q_bias, const T *k_bias, char *kv_base) {
+    wait_for_previous();
+    int32_t head = (int32_t)(blockIdx.x * I8_WARPS + threadIdx.x / 32), r = (int32_t)blockIdx.y, d = 2 * p.half;
+    int32_t of_k = head - p.n_head, of_v = of_k - p.n_head_kv, slot = p.slot[r];
+    if (of_v >= p.n_head_kv || (of_k >= 0 && slot < 0)) return;
+    T *x = qkv + (int64_t)r * (p.n_head + 2 * p.n_head_kv) * d + (int64_t)head * d;
+    const T *bias = of_k < 0 ? q_bias : k_bias;
+    int64_t bias_at = (int64_t)(of_k < 0 ? head : of_k) * d;
+    auto pair = [&](int32_t i, int32_t *i0, int32_t *i1, float *a, float *b) {
+        *i0 = p.is_pairs ? 2 * i : i;
+        *i1 = p.is_pairs ? 2 * i + 1 : i + p.half;
+        *a = get(x, *i0);
+        *b = get(x, *i1);
+        if (of_v >= 0) return;
+        rotate(p, *a, *b, bias, bias_at + *i0, bias_at + *i1, p.cos[(int64_t)r * p.half + i],
+               p.sin[(int64_t)r * p.half + i], a, b);
+        *a = round_to<T>(*a);
+        *b = round_to<T>(*b);
+    };
+    int32_t i0, i1;
+    float a, b;
+    uint32_t most = 0;
+    for (int32_t i = (int32_t)threadIdx.x % 32; i < p.half; i += 32) {
+        pair(i, &i0, &i1, &a, &b);
+        if (of_k < 0) {
+            put(x, i0, a);
+            put(x, i1, b);
+        }
+        most = max(most, max(__float_as_uint(a) & 0x7fffffffu, __float_as_uint(b) & 0x7fffffffu));
+    }
+    if (of_k < 0) return;
+    int32_t h = of_v < 0 ? of_k : of_v;
+    char *row = kv_base + kv_offset(p.kv, slot, of_v >= 0), *to = row + (int64_t)h * d;
+    float scale = i8_scale(largest(most, 32));
+    for (int32_t i = (int32_t)threadIdx.x % 32; i < p.half; i += 32) {
+        pair(i, &i0, &i1, &a, &b);
+        to[i0] = (char)i8_number(a, scale);
+        to[i1] = (char)i8_number(b, scale);
+    }
+    if (threadIdx.x % 32 == 0)
+        memcpy(row + (int64_t)p.n_head_kv * d + (int64_t)h * GY_KV_SCALE_BYTES, &scale, sizeof scale);
+}
+
+/* BF16, halves of a multiple of 8: `lanes` threads a head (a power of two), each with 8 pairs or none. Grid (threads of
+ * a row / WIDE_THREADS, rows). */
+static __device__ inline uint32_t size_of_piece(const piece &v) {
+    const uint32_t size = 0x7fff7fffu;
+    uint32_t m = __vmaxu2(__vmaxu2(v.x[0] & size, v.x[1] & size), __vmaxu2(v.x[2] & size, v.x[3] & size));
+    return max(m & 0xffffu, m >> 16) << 16;
+}
+static __device__ inline void put_numbers(char *to, const piece &v, float scale) { /* to: a multiple of 4 */
+#pragma unroll
+    for (int k = 0; k < WIDE / 2; k += 2)
+        *(uint32_t *)(to + 2 * k) = i8_number(low(v.x[k]), scale) | i8_number(high(v.x[k]), scale) << 8 |
+                                    i8_number(low(v.x[k + 1]), scale) << 16 | i8_number(high(v.x[k + 1]), scale) << 24;
+}
+static __global__ void rope_i8_wide_kernel(rope_args p, int32_t lanes, bf16 *qkv, const bf16 *q_bias,
+                                           const bf16 *k_bias, char *kv_base) {
+    wait_for_previous();
+    int32_t item = (int32_t)(blockIdx.x * WIDE_THREADS + threadIdx.x), r = (int32_t)blockIdx.y, d = 2 * p.half;
+    int32_t head = item / lanes, i = item % lanes * WIDE, of_k = head - p.n_head, of_v = of_k - p.n_head_kv;
+    int32_t at0 = p.is_pairs ? 2 * i : i, at1 = p.is_pairs ? 2 * i + WIDE : i + p.half;
+    int has = i < p.half && of_v < p.n_head_kv;
+    bf16 *x = qkv + (int64_t)r * (p.n_head + 2 * p.n_head_kv) * d + (int64_t)head * d;
+    piece v0 = {}, v1 = {};
+    if (has) {
+        v0 = *(const piece *)(x + at0);
+        v1 = *(const piece *)(x + at1);
+    }
+    if (has && of_v < 0) {
+        float c[WIDE], s[WIDE];
+#pragma unroll
+        for (int k = 0; k < WIDE; k += 4) {
+            *(float4 *)(c + k) = *(const float4 *)(p.cos + (int64_t)r * p.half + i + k);
+            *(float4 *)(s + k) = *(const float4 *)(p.sin + (int64_t)r * p.half + i + k);
+        }
+        if (q_bias) {
+            const bf16 *bias = of_k < 0 ? q_bias + head * d : k_bias + of_k * d;
+            add_bias(&v0, bias + at0);
+            add_bias(&v1, bias + at1);
+        }
+        rotate_wide(p, &v0, &v1, c, s);
+    }
+    uint32_t most = largest(max(size_of_piece(v0), size_of_piece(v1)), lanes);
+    int32_t slot = p.slot[r], h = of_v < 0 ? of_k : of_v;
+    if (!has || (of_k >= 0 && slot < 0)) return;
+    if (of_k < 0) {
+        *(piece *)(x + at0) = v0;
+        *(piece *)(x + at1) = v1;
+        return;
+    }
+    char *row = kv_base + kv_offset(p.kv, slot, of_v >= 0);
+    float scale = i8_scale(most);
+    put_numbers(row + h * d + at0, v0, scale);
+    put_numbers(row + h * d + at1, v1, scale);
+    if (i == 0) *(float *)(row + p.n_head_kv * d + h * GY_KV_SCALE_BYTES) = scale;
+}
+
+template <typename T>
+static void rope_i8(cuda_be *c, const rope_args &p, int32_t rows, void *qkv, const gy_rope_kv_args *a) {
+    dim3 grid(blocks_for(p.n_head + 2 * p.n_head_kv, I8_WARPS), (unsigned)rows);
+    launch_early(c, rope_i8_kernel<T>, grid, I8_WARPS * 32, 0, p, (T *)qkv, (const T *)a->q_bias, (const T *)a->k_bias,
+                 (char *)a->kv->base);
+}
+
+static void rope_i8_wide(cuda_be *c, const rope_args &p, int32_t rows, void *qkv, const gy_rope_kv_args *a) {
+    int32_t lanes = 1, heads = p.n_head + 2 * p.n_head_kv;
+    while (lanes * WIDE < p.half) lanes *= 2;
+    dim3 grid(blocks_for((int64_t)heads * lanes, WIDE_THREADS), (unsigned)rows);
+    launch_early(c, rope_i8_wide_kernel, grid, WIDE_THREADS, 0, p, lanes, (bf16 *)qkv, (const bf16 *)a->q_bias,
+                 (const bf16 *)a->k_bias, (char *)a->kv->base);
+}
+
+static void rope_rows_i8(gy_backend *be, const rope_args &p, int32_t rows, void *qkv, const gy_rope_kv_args *a) {
+    enum { MOST = 32 * WIDE }; /* pairs that a warp has 8 a lane of */
+    cuda_be *c = of_be(be);
+    if (be->act == GY_BF16 && is_wide(a, p, qkv) && p.half <= MOST)
+        rope_i8_wide(c, p, rows, qkv, a);
+    else if (be->act == GY_BF16)
+        rope_i8<bf16>(c, p, rows, qkv, a);
+    else
+        rope_i8<float>(c, p, rows, qkv, a);
+}
+
 void cuda_rope_kv(gy_backend *be, const gy_rope_kv_args *a) {
     enum { GRID_ROWS = 65535, MANY_ROWS = 64 }; /* few rows: more threads, less for each */
     cuda_be *c = of_be(be);
@@ -193,7 +342,7 @@ void cuda_rope_kv(gy_backend *be, const gy_rope_kv_args *a) {
                    half,
                    a->kind == GY_ROPE_PAIRS,
                    a->round_each,
-                   {a->kv->n_layer, a->il, a->kv->n_head_kv * a->kv->head_dim}};
+                   {a->kv->n_layer, a->il, (int32_t)gy_kv_row(a->kv)}};
     for (int32_t r = 0; r < a->rows.n_row; r += GRID_ROWS) {
         int32_t rows = a->rows.n_row - r < GRID_ROWS ? a->rows.n_row - r : GRID_ROWS;
         dim3 grid(blocks_for((int64_t)heads * half, THREADS), (unsigned)rows);
@@ -202,7 +351,9 @@ void cuda_rope_kv(gy_backend *be, const gy_rope_kv_args *a) {
         q.cos += (int64_t)r * half;
         q.sin += (int64_t)r * half;
         q.slot += r;
-        if (be->act == GY_BF16 && is_wide(a, q, qkv)) {
+        if (a->kv->dtype == GY_I8) {
+            rope_rows_i8(be, q, rows, qkv, a);
+        } else if (be->act == GY_BF16 && is_wide(a, q, qkv)) {
             if (rows < MANY_ROWS)
                 rope_wide<1>(c, q, rows, (bf16 *)qkv, a);
             else

@@ -22,11 +22,10 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT + "/tools/train")
 import tasks  # noqa: E402
+from tasks import GROUPS  # noqa: E402
 
 CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"  # a prompt's marks are read as such
 SHIPPED = ROOT + "/models/gyre-6m"
-GROUPS = {"add 1-3": ("add", 1, 3), "add 4-6": ("add", 4, 6), "reverse": ("reverse", 1, 99), "sort": ("sort", 1, 99),
-          "close": ("close", 1, 99), "hops": ("hops", 1, 99)}
 VARIANTS = {"BF16": [], "F32": ["--dtype", "f32"], "int8": ["--weights", "int8"], "int8, head too": ["--weights", "int8", "--weights-head"],
             "KV in int8": ["--kv-dtype", "int8"], "fp8": ["--weights", "fp8"], "int4": ["--weights", "int4"], "1 prefill, 1 decode worker": ["--prefill", "1", "--decode", "1"],
             "prefix cache": ["--prefix-cache", "on"]}

@@ -15,10 +15,10 @@ import tasks
 
 END, START, STOP = 0, 1, 2  # ids
 LOSS, MADE, TASK = 1, 2, 4  # flags
-TASK_SHARE = {"add": 0.29, "reverse": 0.07, "sort": 0.07, "close": 0.07, "hops": 0.5}
-DOC_SHARE = {"task": 0.82, "define": 0.12, "text": 0.06}  # of documents
+TASK_SHARE = {"add": 0.4, "reverse": 0.1, "sort": 0.1, "close": 0.1, "hops": 0.3}
+DOC_SHARE = {"task": 0.8, "define": 0.14, "text": 0.06}  # of documents
 CHAT_SHARE = 0.4
-RAMP = 1500  # batches until every difficulty is drawn
+RAMP = dict.fromkeys(TASK_SHARE, 1500)  # batches until every difficulty is drawn; 0: from the first on
 ASK = {"add": ("What is {}?", "Compute {}."), "define": ("What does {} mean?", "Define {}.")}
 SYSTEM = ("You are a helpful assistant.", "Answer briefly.")
 
@@ -40,9 +40,17 @@ class Corpus:
         self.test = [e.ids + [END] for e in tok.encode_batch([t for t in text if held_out(t)][:512])]
 
 
+def teach(task, share, ramp):
+    """For a model that knows the others: this task alone has a ramp, and its share; the others share the rest as before."""
+    rest = sum(x for t, x in TASK_SHARE.items() if t != task)
+    for t, x in TASK_SHARE.items():
+        TASK_SHARE[t] = share if t == task else x * (1 - share) / rest
+        RAMP[t] = ramp if t == task else 0
+
+
 def level(rng, task, batch):
     low, high = tasks.LEVELS[task]
-    cap = low + (high - low) * min(1.0, 0.25 + batch / RAMP)
+    cap = low + (high - low) * min(1.0, 0.25 + batch / RAMP[task] if RAMP[task] else 1.0)
     levels = list(range(low, int(cap + 1e-9) + 1))
     return rng.choices(levels, [0.4 + (d - low) / max(1, high - low) for d in levels])[0]
 

@@ -8,7 +8,7 @@ A problem is a prompt and its one right answer, which begins with "=": that toke
     reverse   reverse k c a f              = f a c k      letters, 2 to 12
     sort      sort k c a f                 = a c f k      letters, all different, 2 to 12
     close     close ( [ ] {                = } )          brackets left open, 1 to 8; up to d pairs are closed already
-    hops      follow k c, f k, a f, c a; k 3 = f         look-ups one behind the other, 1 to 6; pairs in random order
+    hops      follow k c, f k, c a, a f; k 2 = c a       look-ups one behind the other, 1 to 6, each written out
 
 Test and training problems are disjoint by construction: a hash of the problem says which of the two it is, and each
 generator draws until it has one of the wanted kind. Only the standard library; draws depend on the seed alone.
@@ -27,6 +27,10 @@ GRADES = {
     "close": (1, 2, 4, 6, 8),
     "hops": (1, 2, 3, 4, 5, 6),
 }
+GROUPS = {"add 1-3": ("add", 1, 3), "add 4-6": ("add", 4, 6), "reverse": ("reverse", 1, 99), "sort": ("sort", 1, 99),
+          "close": ("close", 1, 99), "hops": ("hops", 1, 99)}
+GOALS = {"add 1-3": 0.99, "add 4-6": 0.9, "reverse": 0.95, "sort": 0.95, "close": 0.95, "hops": 0.95}  # exact match at full depth
+MOST_PAIRS = 9  # of a look-up's table
 
 
 def number(rng, digits):
@@ -77,16 +81,22 @@ def close(rng, d, plain):
     return "close " + " ".join(text), "= " + " ".join(CLOSE[k] for k in reversed(stack)), "close " + "".join(text)
 
 
+def table_size(rng, d, plain):
+    """At least one letter is off the path: what is left over never says where a look-up leads. Training has more short tables."""
+    low = max(d + 2, 4)
+    return low + int((MOST_PAIRS + 1 - low) * rng.random() ** (1 if plain else 2))
+
+
 def hops(rng, d, plain):
-    """Every letter leads somewhere, the last one too: else the answer would be the one that does not, without any look-up."""
-    names = rng.sample(LETTERS, rng.randint(max(d + 1, 4), 9))
-    table = {names[i]: names[i + 1] for i in range(d)}  # the path
-    for name in names[d:]:  # the others lead anywhere but into themselves
-        table[name] = rng.choice([x for x in names if x != name])
-    pairs = list(table.items())
+    """Every letter is looked up from once and led to once, so none stands out: only looking up says more than a guess."""
+    names = rng.sample(LETTERS, table_size(rng, d, plain))
+    path, ends = names[: d + 1], [names[0], *names[d + 1 :]]
+    while any(a == b for a, b in zip(names[d:], ends)):  # no letter leads to itself
+        rng.shuffle(ends)
+    pairs = list(zip(names, path[1:] + ends))
     rng.shuffle(pairs)
     text = "follow " + ", ".join(f"{a} {b}" for a, b in pairs) + f"; {names[0]} {d}"
-    return text, "= " + names[d], f"{sorted(pairs)} {names[0]} {d}"
+    return text, "= " + " ".join(path[1:]), f"{sorted(pairs)} {names[0]} {d}"
 
 
 MAKE = {"add": add, "reverse": reverse, "sort": sort, "close": close, "hops": hops}
@@ -97,7 +107,7 @@ def is_test(key):
 
 
 def problem(rng, task, d, test=False):
-    """A prompt and its answer. plain: tests are drawn as a person would, training has more long carries."""
+    """A prompt and its answer. plain: tests are drawn as a person would, training has more long carries and short tables."""
     while True:
         prompt, answer, key = MAKE[task](rng, d, test)
         if is_test(key) == test:
@@ -118,3 +128,18 @@ def test_set(task, d, n, seed=7):
         prompt, answer = problem(rng, task, d, True)
         seen[prompt] = answer
     return list(seen.items())
+
+
+def by_group(cells):
+    """{group: share right} of {(task, difficulty): (problems, share right)}."""
+    out = {}
+    for group, (task, low, high) in GROUPS.items():
+        mine = [c for (t, d), c in cells.items() if t == task and low <= d <= high]
+        out[group] = sum(n * x for n, x in mine) / sum(n for n, _ in mine)
+    return out
+
+
+def rank(group):
+    """What the best checkpoint has most of: goals met, then the smallest part of the way from a goal to 1."""
+    margin = [(x - GOALS[g]) / (1 - GOALS[g]) for g, x in group.items()]
+    return sum(m >= 0 for m in margin), min(margin)

@@ -17,6 +17,7 @@ import os
 import shutil
 import time
 
+import data
 import numpy as np
 import tasks
 import torch
@@ -55,6 +56,9 @@ def options():
     p.add_argument("--compile", action="store_true")
     p.add_argument("--bf16", action="store_true", help="on the CPU too")
     p.add_argument("--resume", help="folder with model/ and resume-*.safetensors")
+    p.add_argument("--init", help="folder of a trained model: its weights, no moments; --teach says what it is to learn besides")
+    p.add_argument("--teach", default="hops", help="with --init: the task that it has not learned")
+    p.add_argument("--share", type=float, default=0.5, help="with --init: that one's part of all tasks; the others are repeated")
     p.add_argument("--progress", type=float, default=0.0, help="where the schedule begins, with --resume")
     return p.parse_args()
 
@@ -165,12 +169,18 @@ class Run:
         self.opt = Optimizer(self.model, a.adam)
         if a.resume:
             self.resume(a.resume, rest)
+        elif a.init:
+            restore(self.model, load(a.init + "/model.safetensors"))
         self.rng = torch.Generator(self.device).manual_seed(a.seed + self.number)
-        self.tests = [(t, d, encode_test(self.tok, t, d, a.tests)) for t, ds in tasks.GRADES.items() for d in ds]
+        self.looks, self.tests = self.problems(8), self.problems(7)  # what chooses the checkpoint is not what judges it
         self.ce, self.joint = cross_entropy, joint_loss
         self.beta = torch.zeros((), device=self.device)  # a tensor: a number would be compiled in, step by step
         self.log = open(a.out + "/log.jsonl", "a")
         self.saved = time.time()
+        self.best = ((-1, 0.0), 0, {})  # rank, step, weights
+
+    def problems(self, seed):
+        return [(t, d, encode_test(self.tok, tasks.test_set(t, d, self.a.tests, seed))) for t, ds in tasks.GRADES.items() for d in ds]
 
     def seconds(self):
         return time.time() - self.start
@@ -269,8 +279,21 @@ class Run:
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(f"{self.a.tokenizer}/{name}", f"{folder}/{name}")
         self.write_resume()
-        self.say(step=self.number, s=round(self.seconds(), 1), right=self.summary())
+        right, group = self.summary()
+        met, least = tasks.rank(group)
+        self.say(step=self.number, s=round(self.seconds(), 1), right=right, met=met, least=round(least, 4))
+        if (met, least) >= self.best[0]:
+            self.best = (met, least), self.number, {n: p.detach().clone() for n, p in self.model.named_parameters()}
         self.saved = time.time()
+
+    def go_back(self):
+        """To the best of the looks (tasks.rank), if it is not the last."""
+        _, step, values = self.best
+        if step != self.number:
+            self.say(back_to=step)
+            with torch.no_grad():
+                for n, p in self.model.named_parameters():
+                    p.copy_(values[n])
 
     def write_resume(self, part_bytes=15_000_000):
         rest = {"low." + n: w - w.bfloat16().float() for n, w in tensors(self.model).items()}
@@ -294,23 +317,25 @@ class Run:
         self.opt.t = int(rest["number"][1])
 
     def summary(self):
-        """Share of right answers at full depth, by task and difficulty."""
-        out = {}
-        for task, d, test in self.tests:
-            out.setdefault(task, []).append(round(answer_all(self.model, test, 2.0, self.device, self.dtype)[0], 3))
-        return out
+        """Share of right answers at full depth: by task and difficulty, and by group of goals."""
+        out, cells = {}, {}
+        for task, d, test in self.looks:
+            cells[task, d] = len(test[0]), answer_all(self.model, test, 2.0, self.device, self.dtype)[0]
+            out.setdefault(task, []).append(round(cells[task, d][1], 3))
+        return out, tasks.by_group(cells)
 
     def table(self):
+        runs = {q: {(t, d): (len(x[0]), *answer_all(self.model, x, q, self.device, self.dtype)) for t, d, x in self.tests}
+                for q in (2.0, *THRESHOLDS)}
         lines = ["Teacher-forced in PyTorch (a greedy answer is right exactly if every token of it is the likeliest), weights as "
                  "in the file; loops: mean of generated tokens but the first.", "",
                  "| task | difficulty | n | full depth | " + " | ".join(f"{q}: right, loops" for q in THRESHOLDS) + " |",
                  "|---|---|---|---|" + "---|" * len(THRESHOLDS)]
-        for task, d, test in self.tests:
-            full = answer_all(self.model, test, 2.0, self.device, self.dtype)[0]
-            cells = [answer_all(self.model, test, q, self.device, self.dtype) for q in THRESHOLDS]
-            lines.append(f"| {task} | {d} | {len(test[0])} | {full:.3f} | " + " | ".join(f"{r:.3f}, {n:.2f}" for r, n in cells) + " |")
+        for (task, d), (n, full, _) in runs[2.0].items():
+            cells = [f"{r:.3f}, {loops:.2f}" for _, r, loops in (runs[q][task, d] for q in THRESHOLDS)]
+            lines.append(f"| {task} | {d} | {n} | {full:.3f} | " + " | ".join(cells) + " |")
         nll = self.perplexity()
-        lines += ["", f"Text held out: {nll:.3f} nats a token, perplexity {math.exp(nll):.1f} (full depth)."]
+        lines += ["", *verdict(runs), "", f"Text held out: {nll:.3f} nats a token, perplexity {math.exp(nll):.1f} (full depth)."]
         return "\n".join(lines) + "\n"
 
     @torch.no_grad()
@@ -328,13 +353,25 @@ class Run:
         return total / weight.sum().item()
 
 
+def verdict(runs):
+    """Lines: full depth (2.0) against the goals; each threshold's loops (mean of rows) and points lost by its worst group."""
+    group = {q: tasks.by_group({k: c[:2] for k, c in cells.items()}) for q, cells in runs.items()}
+    full = group.pop(2.0)
+    lines = [f"* {g}: {x:.4f}, goal {tasks.GOALS[g]} {'met' if x >= tasks.GOALS[g] else 'MISSED'}" for g, x in full.items()]
+    for q, right in group.items():
+        loops = [c[2] for c in runs[q].values() if math.isfinite(c[2])]
+        lost = max(full[g] - x for g, x in right.items())
+        lines.append(f"* threshold {q}: {sum(loops) / len(loops):.2f} loops, {100 * lost:.2f} points lost at most")
+    return lines
+
+
 def read_rest(folder):
     return {k: v for path in sorted(glob.glob(folder + "/resume-*.safetensors")) for k, v in load(path).items()}
 
 
-def encode_test(tok, task, d, n):
+def encode_test(tok, problems):
     """ids [n, L], answer mask [n, L]: prompt, answer, end; filled up with the end."""
-    pairs = [(tok.encode(p).ids, tok.encode(a).ids + [0]) for p, a in tasks.test_set(task, d, n)]
+    pairs = [(tok.encode(p).ids, tok.encode(a).ids + [0]) for p, a in problems]
     length = max(len(p) + len(a) for p, a in pairs)
     ids, answer = torch.zeros(len(pairs), length, dtype=torch.long), torch.zeros(len(pairs), length, dtype=torch.bool)
     for i, (p, a) in enumerate(pairs):
@@ -361,11 +398,11 @@ def answer_all(model, test, threshold, device, dtype):
 def main():
     a = options()
     if a.only:
-        import data
-
         data.TASK_SHARE.update({t: float(t == a.only) for t in data.TASK_SHARE})
         data.DOC_SHARE.update(task=0.96, define=0.02, text=0.02)
         tasks.LEVELS[a.only] = (tasks.LEVELS[a.only][0], a.most)
+    if a.init:
+        data.teach(a.teach, a.share, 600)
     torch.backends.cuda.enable_cudnn_sdp(False)  # the memory-efficient kernel takes the mask as it is
     run = Run(a)
     s = run.model.s
@@ -375,6 +412,7 @@ def main():
         run.compiled()
     run.stage_1()
     run.keep()
+    run.go_back()
     run.stage_2()
     restore(run.model, {n: w.bfloat16().float() for n, w in tensors(run.model).items()})
     run.loader.close()

@@ -249,7 +249,8 @@ python_is_there() {
     return "$1"
 }
 
-run_e2e() { .venv/bin/python -m pytest -q -p no:cacheprovider --durations=5 tests/e2e; }
+# Two files at a time: most tests wait for programs that they started. The tests of one file, and its servers, stay together.
+run_e2e() { .venv/bin/python -m pytest -q -p no:cacheprovider --durations=5 -n 2 --dist loadfile tests/e2e; }
 
 # build_and_test PRESET: a build that fails counts as one failed test, and its tests are not run.
 build_and_test() {

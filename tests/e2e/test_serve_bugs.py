@@ -601,17 +601,17 @@ def test_hostile_best_of(s, before):
 def test_25_linear_constraint(s):
     """What makes backtracking engines exponential is a constraint like any other."""
     for regex in ["((((a{1,255}){1,255}){1,255}){1,255}){1,255}", "(a+)+$", "(a|a)*b", "(a*)*c", "(.*)*x", "([a-zA-Z]+)*1", "(x+x+)+y"]:
-        begin = time.monotonic()
+        begin = s.cpu_seconds()
         status, _, data = s.ask("POST", C, {"prompt": "a" * 40, "guided_regex": regex, "max_tokens": 60, "ignore_eos": True})
-        assert status in (200, 400) and strict(data) and time.monotonic() - begin < 10, regex
+        assert status in (200, 400) and strict(data) and s.cpu_seconds() - begin < 10, regex
 
 
 def test_30_long_prompts_are_linear(s):
     """10 MB of text, and what tokenizers have been slow at: one refusal, in time that grows with its length."""
     for text in ["a" * (10 << 20), "<|im_start|>" * (1 << 16), " " * (1 << 19), "é" * (1 << 19)]:
-        begin = time.monotonic()
+        begin = s.cpu_seconds()
         assert refused(s, C, {"prompt": text})["code"] == "context_length_exceeded"
-        assert time.monotonic() - begin < 30
+        assert s.cpu_seconds() - begin < 30
 
 
 def test_21_headers(s, before):

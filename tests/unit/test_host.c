@@ -175,6 +175,7 @@ static void starts_works_and_stops(void **state) {
     (void)state;
     const char *argv[3];
     gy_host_opts o = opts("good", argv, 1, 2);
+    o.stop_ms = 10000;
     gy_host *h = open_host(&o);
     assert_int_equal(n_children(), 3);
     for (int i = 0; i < 20; i++) {
@@ -188,7 +189,7 @@ static void starts_works_and_stops(void **state) {
     turn_until_done(h);
     int64_t t = gy_clock_ns();
     gy_host_close(h);
-    assert_true(gy_clock_ns() - t < 250000000); /* by STOP, not by the signals that come after 300 ms */
+    assert_true(gy_clock_ns() - t < 9000000000); /* by STOP, not by the signals that come after 10 s */
     assert_int_equal(n_children(), 0);
 }
 

@@ -299,6 +299,7 @@ static void joins_works_and_stops(void **state) {
     int p = add(&t, "good", GY_PD_PREFILL), d = add(&t, "good", GY_PD_DECODE);
     list(&t, 3, "");
     gy_host_opts o = opts(&t);
+    o.stop_ms = 10000;
     open_town(&t, &o);
     assert_int_equal(count(&t, GY_HOST_RUNNING), 2);
     assert_int_equal(worker_at(&t, p).role, GY_PD_PREFILL);
@@ -308,7 +309,7 @@ static void joins_works_and_stops(void **state) {
     assert_int_equal(worker_at(&t, d).n_death + worker_at(&t, p).n_death, 0);
     int64_t ns = gy_clock_ns();
     gy_host_close(t.h);
-    assert_true(gy_clock_ns() - ns < 250000000); /* they were told, and hung up */
+    assert_true(gy_clock_ns() - ns < 9000000000); /* they were told, and hung up: else it waits for stop_ms */
     t.h = NULL;
     close_town(&t);
 }

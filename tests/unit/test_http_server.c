@@ -857,7 +857,7 @@ static void test_disconnect(void **state) {
         }
     }
     print_message("disconnects noticed within %.2f ms\n", worst);
-    assert_true(worst < 50);
+    assert_true(worst < 1500); /* by the socket: the first of the server's timers, which would find it too, is of 2 s */
     assert_int_equal(a.n_gone[GY_HTTP_GONE_SLOW], 0);
     app_stop(&a);
 }

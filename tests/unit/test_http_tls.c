@@ -337,7 +337,7 @@ static void test_goodbye(void **state) {
         if (i < 2) SSL_shutdown(s);
         if (i > 0) shutdown(SSL_get_fd(s), SHUT_WR);
         while (a.n_gone <= i && gy_clock_ns() - t < 5000000000) poll(NULL, 0, 1);
-        assert_true(gy_clock_ns() - t < 500000000);
+        assert_true(gy_clock_ns() - t < 1500000000);
         hang_up(s);
     }
     app_stop(&a);

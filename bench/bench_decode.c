@@ -1,8 +1,9 @@
 /* gyre-bench-decode: a checkpoint of a published shape from start to tokens on the CPU backend, beside what the machine
  * could do at most, measured in the same run (ceiling.h), and beside the goals that were set.
  *
- *   gyre-bench-decode [--shape ouro-1.4b] [--dir build/bench/SHAPE] [--act bf16|f32] [--weights bf16|fp8|int8|int4]
- *                     [--cells start,decode-1,decode-8,decode-32,prefill-512,attn-1,attn-8,memory] [--tokens 12]
+ *   gyre-bench-decode [--shape ouro-1.4b] [--dir build/bench/SHAPE] [--act bf16|f32]
+ *                     [--weights bf16|fp8|int8|int4|int8-channel] [--tokens 12]
+ *                     [--cells start,decode-1,decode-8,decode-32,prefill-512,attn-1,attn-8,memory]
  *                     [--threads N] [--max-rows N] [--mask avx2] [--split] [--json]
  *
  *   start      backend, gy_model_load and gy_engine_open, from a warm page cache; and on to the first token of a prompt
@@ -181,7 +182,7 @@ static int options_read(options *o, int argc, char **argv) {
             i++;
         } else {
             fprintf(stderr, "usage: gyre-bench-decode [--shape ouro-1.4b|nanbeige-3b|...] [--dir DIR] [--act bf16|f32] "
-                            "[--weights bf16|fp8|int8|int4] [--cells "
+                            "[--weights bf16|fp8|int8|int4|int8-channel] [--cells "
                             "start,decode-1,decode-8,decode-32,prefill-512,attn-1,attn-8,memory] "
                             "[--tokens N] [--threads N] [--max-rows N] [--mask avx2,avx512] [--split] [--json]\n");
             return 0;

@@ -122,7 +122,7 @@ static gy_status prefill_cell(rig *r, int n_prompt, cell_result *c) {
         if (best.ns > (int64_t)LONGEST_PROMPT_S * 1000000000) break;
     }
     work_of_prefill(r, n_prompt, c);
-    c->goal = r->o.weights == GY_WEIGHTS_INT8 ? 1.4 : 0.7;
+    c->goal = r->o.weights == GY_WEIGHTS_INT8 || r->o.weights == GY_WEIGHTS_INT8_CHANNEL ? 1.4 : 0.7;
     figures(r, &best, 1, c);
     return GY_OK;
 }

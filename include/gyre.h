@@ -164,8 +164,9 @@ typedef struct gyre_options { /* strings are read during gyre_open only */
 
     /* What weight matrices are held in: "auto" (as the file has them; default), "bf16", or in fewer bits, made while
      * loading: "fp8" (E4M3, a scale for each row), "int8" and "int4" (groups of 32 with a scale each, and integer
-     * products: inputs are rounded to 8 bits too). They change results; docs/quantised.md says by how much. The
-     * embedding, norms and the exit gate stay as they are, the LM head too without weights_head. */
+     * products: inputs are rounded to 8 bits too), "int8-channel" (a scale for each row, integer products). They change
+     * results; docs/quantised.md says by how much. The embedding, norms and the exit gate stay as they are, the LM head
+     * too without weights_head. */
     const char *weights;
     int32_t weights_head; /* 1: the head too; 0 (default) */
 

@@ -27,7 +27,8 @@ from tasks import GROUPS  # noqa: E402
 CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"  # a prompt's marks are read as such
 SHIPPED = ROOT + "/models/gyre-6m"
 VARIANTS = {"BF16": [], "F32": ["--dtype", "f32"], "int8": ["--weights", "int8"], "int8, head too": ["--weights", "int8", "--weights-head"],
-            "KV in int8": ["--kv-dtype", "int8"], "fp8": ["--weights", "fp8"], "int4": ["--weights", "int4"], "1 prefill, 1 decode worker": ["--prefill", "1", "--decode", "1"],
+            "int8-channel": ["--weights", "int8-channel"], "KV in int8": ["--kv-dtype", "int8"], "fp8": ["--weights", "fp8"],
+            "int4": ["--weights", "int4"], "1 prefill, 1 decode worker": ["--prefill", "1", "--decode", "1"],
             "prefix cache": ["--prefix-cache", "on"]}
 COLOURS = ("#1b6ca8", "#c8553d", "#2a9d6f", "#8a5fbf", "#b58900", "#555555")
 

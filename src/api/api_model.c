@@ -103,9 +103,11 @@ fail:
 
 gy_status gy_api_model_set_weights(gy_api_model *m, const char *weights, int quant_head, gy_err *err) {
     if (gy_weight_form_parse(weights, &m->form) < 0)
-        return gy_err_set(err, GY_E_ARG, "weights: found '%.40s', expected auto, bf16, fp8, int8 or int4", weights);
+        return gy_err_set(err, GY_E_ARG, "weights: found '%.40s', expected auto, bf16, fp8, int8, int4 or int8-channel",
+                          weights);
     if (quant_head && m->form < GY_WEIGHTS_FP8)
-        return gy_err_set(err, GY_E_ARG, "weights_head: found with weights %s, expected fp8, int8 or int4", weights);
+        return gy_err_set(err, GY_E_ARG,
+                          "weights_head: found with weights %s, expected fp8, int8, int4 or int8-channel", weights);
     m->quant_head = quant_head;
     return GY_OK;
 }

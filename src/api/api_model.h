@@ -46,7 +46,7 @@ typedef struct gy_api_load_opts {
 /* dtype: "auto", "f32", "bf16". Without want_tok there is no tokenizer and there are no eos. Cheap: reads no weights.
  * Nothing stays open on failure. */
 gy_status gy_api_model_open(gy_api_model *m, const char *dir, const char *dtype, int want_tok, gy_err *err);
-/* Of an open one, before it is loaded. weights: "auto", "bf16", "fp8", "int8", "int4". */
+/* Of an open one, before it is loaded. weights: "auto", "bf16", "fp8", "int8", "int4", "int8-channel". */
 gy_status gy_api_model_set_weights(gy_api_model *m, const char *weights, int quant_head, gy_err *err);
 gy_status gy_api_model_set_pack(gy_api_model *m, const char *pack, gy_err *err); /* "auto", "on", "off" */
 /* "off", "auto", "auto:FOLDER", or a path. Borrowed until load. */

@@ -119,11 +119,11 @@ static const gy_opt latent_rows[] = {
 static const gy_opt device_rows[] = {
     {"dtype", GY_OPT_WORD, AT(dtype), "f32|bf16", 0, 0, "what most weights are stored in; f32 for F16",
      "of activations, and of KV without --kv-dtype"},
-    {"weights", GY_OPT_WORD, AT(weights), "auto|bf16|fp8|int8|int4", 0, 0, "auto, as the file has them",
-     "what weight matrices are held in; fp8 is E4M3, int8 and int4 are groups for integer products; they change "
-     "results"},
+    {"weights", GY_OPT_WORD, AT(weights), "auto|bf16|fp8|int8|int4|int8-channel", 0, 0, "auto, as the file has them",
+     "what weight matrices are held in; fp8 is E4M3, int8 and int4 are groups for integer products, int8-channel has "
+     "a scale for each output; they change results"},
     {"weights-head", GY_OPT_FLAG, AT(weights_head), NULL, 0, 0, NULL,
-     "with --weights fp8, int8 or int4: the LM head too"},
+     "with --weights fp8, int8, int4 or int8-channel: the LM head too"},
     {"pack", GY_OPT_WORD, AT(pack), "auto|on|off", 0, 0, "auto, where they take at most half of the free memory",
      "copies of the weights for faster products on the processor; results are the same"},
     {"pack-cache", GY_OPT_STR, AT(pack_cache), "off|auto|FILE", 0, 0, "off",
@@ -232,11 +232,11 @@ static const gy_opt inspect_rows[] = {
     {"max-rows", GY_OPT_I32, AT(max_rows), "N", 1, 65536, "256", "with --kv: rows of one pass"},
     {"dtype", GY_OPT_WORD, AT(dtype), "f32|bf16", 0, 0, "what most weights are stored in; f32 for F16",
      "of activations, and of KV without --kv-dtype"},
-    {"weights", GY_OPT_WORD, AT(weights), "auto|bf16|fp8|int8|int4", 0, 0, "auto, as the file has them",
-     "what weight matrices are held in; fp8 is E4M3, int8 and int4 are groups for integer products; they change "
-     "results"},
+    {"weights", GY_OPT_WORD, AT(weights), "auto|bf16|fp8|int8|int4|int8-channel", 0, 0, "auto, as the file has them",
+     "what weight matrices are held in; fp8 is E4M3, int8 and int4 are groups for integer products, int8-channel has "
+     "a scale for each output; they change results"},
     {"weights-head", GY_OPT_FLAG, AT(weights_head), NULL, 0, 0, NULL,
-     "with --weights fp8, int8 or int4: the LM head too"},
+     "with --weights fp8, int8, int4 or int8-channel: the LM head too"},
 };
 static const gy_opt synth_rows[] = {
     {"shape", GY_OPT_STR, AT(shape), "SHAPE", 0, 0, NULL,

@@ -157,7 +157,7 @@ static gy_status report_weights(gy_report *r, const char *dir, gy_err *err) {
 /* What the weights take once they are held in each form; of a device, or of a host whose form is not the file's. */
 static gy_status report_held(gy_report *r, const gy_cli_model *m, gy_err *err) {
     gy_report_section(r, "held_bytes");
-    for (gy_weight_form f = GY_WEIGHTS_AS_FILE; f <= GY_WEIGHTS_INT4; f++) {
+    for (gy_weight_form f = GY_WEIGHTS_AS_FILE; f <= GY_WEIGHTS_INT8_CHANNEL; f++) {
         size_t bytes;
         GY_TRY(gy_model_device_bytes(m->dir, m->act, f, m->quant_head, err, &bytes));
         gy_report_bytes(r, gy_weight_form_name(f), bytes);

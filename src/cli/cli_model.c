@@ -97,7 +97,7 @@ static gy_status set_weights(gy_cli_model *m, const gy_args *a, gy_err *err) {
     m->pack = (gy_pack)a->pack;
     m->pin = (gy_pin)a->pin;
     if (st < 0)
-        gy_err_set(err, st, "--weights-head: found without --weights fp8, int8 or int4");
+        gy_err_set(err, st, "--weights-head: found without --weights fp8, int8, int4 or int8-channel");
     else if ((st = gy_api_model_set_cache(m, gy_cli_pack_cache(a), err)) < 0)
         gy_cli_name_flag(err);
     if (st < 0) gy_api_model_close(m);

@@ -73,7 +73,7 @@ typedef struct gy_engine_plan {
     /* Of an open engine; 0 before: what of the checkpoint is used where it is mapped, what the model holds in memory of
      * the backend, what the backend has left. */
     size_t mapped_bytes, weight_bytes, free_bytes;
-    const char *weights; /* static: "fp8", "int8", "int4"; NULL for others */
+    const char *weights; /* static: "fp8", "int8", "int4", "int8-channel"; NULL for others */
     const char *kv_type; /* static: "int8"; NULL: as activations */
 } gy_engine_plan;
 /* Before the weights are loaded: do they and the engine fit into `have` bytes of a device? GY_E_NOMEM with the numbers.

@@ -160,11 +160,9 @@ int gy_pack_parse(const char *name, gy_pack *out) {
     return -1;
 }
 
-static const char *const form_names[] = {[GY_WEIGHTS_AS_FILE] = "auto",
-                                         [GY_WEIGHTS_BF16] = "bf16",
-                                         [GY_WEIGHTS_FP8] = "fp8",
-                                         [GY_WEIGHTS_INT8] = "int8",
-                                         [GY_WEIGHTS_INT4] = "int4"};
+static const char *const form_names[] = {
+    [GY_WEIGHTS_AS_FILE] = "auto", [GY_WEIGHTS_BF16] = "bf16", [GY_WEIGHTS_FP8] = "fp8",
+    [GY_WEIGHTS_INT8] = "int8",    [GY_WEIGHTS_INT4] = "int4", [GY_WEIGHTS_INT8_CHANNEL] = "int8-channel"};
 
 const char *gy_weight_form_name(gy_weight_form f) {
     return form_names[f];
@@ -180,7 +178,11 @@ int gy_weight_form_parse(const char *name, gy_weight_form *out) {
 }
 
 static gy_dtype quant_type(gy_weight_form form) {
-    return form == GY_WEIGHTS_FP8 ? GY_F8_E4M3 : form == GY_WEIGHTS_INT8 ? GY_Q8 : GY_Q4;
+    static const gy_dtype types[] = {[GY_WEIGHTS_FP8] = GY_F8_E4M3,
+                                     [GY_WEIGHTS_INT8] = GY_Q8,
+                                     [GY_WEIGHTS_INT4] = GY_Q4,
+                                     [GY_WEIGHTS_INT8_CHANNEL] = GY_Q8C};
+    return types[form];
 }
 
 /* What a matrix of this role is held in. */
@@ -357,6 +359,11 @@ static gy_status load_part(loader *l, gy_role role, const gy_tensor_info *t, gy_
     gy_model *m = l->m;
     gy_dtype want = held_type(t->dtype, m->be->act, l->o->form, l->o->quant_head, role);
     const void *data = t->data;
+    if (want == GY_Q8C && t->shape[1] > GY_CHANNEL_MOST_K)
+        return gy_err_set(l->err, GY_E_UNSUPPORTED,
+                          "%s: tensor \"%s\" has rows of %lld elements, of which int8-channel sums at most %d; use "
+                          "--weights int8",
+                          t->file, t->name, (long long)t->shape[1], GY_CHANNEL_MOST_K);
     if (w->n_part && w->dtype != want)
         return gy_err_set(l->err, GY_E_UNSUPPORTED, "%s: tensor \"%s\" is %s while its neighbours are %s", t->file,
                           t->name, gy_dtype_name(t->dtype), gy_dtype_name(w->dtype));
@@ -692,7 +699,7 @@ static void log_loaded(const gy_model *m, int64_t ns, int64_t prepare_ns) {
 }
 
 static gy_status check_form(const gy_model_load_opts *o, gy_err *err) {
-    gy_dtype t = quant_type(o->form);
+    gy_dtype t = o->form < GY_WEIGHTS_FP8 ? GY_BF16 : quant_type(o->form);
     int taken = (o->be->ops->weight_types >> t & 1) && (o->be->is_host || !gy_is_grouped(t)); /* packed on the host */
     if (o->form < GY_WEIGHTS_FP8 || taken) return GY_OK;
     return gy_err_set(err, GY_E_UNSUPPORTED,

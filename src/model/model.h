@@ -11,16 +11,17 @@
 #include "tensor/safetensors.h"
 
 /* What weight matrices are held in, whatever the file has. FP8: with a scale for each row; INT8 and INT4: with one for
- * each row and group, for integer products (tensor/quant.h). All matrices but the embedding and, unless asked for, the
- * head; norms, biases and the gate stay as they are. */
+ * each row and group, for integer products; INT8_CHANNEL: with one for each row, for such (tensor/quant.h). All
+ * matrices but the embedding and, unless asked for, the head; norms, biases and the gate stay as they are. */
 typedef enum gy_weight_form {
     GY_WEIGHTS_AS_FILE,
     GY_WEIGHTS_BF16,
     GY_WEIGHTS_FP8, /* from here on: quantised */
     GY_WEIGHTS_INT8,
-    GY_WEIGHTS_INT4
+    GY_WEIGHTS_INT4,
+    GY_WEIGHTS_INT8_CHANNEL
 } gy_weight_form;
-const char *gy_weight_form_name(gy_weight_form f);               /* "auto", "bf16", "fp8", "int8", "int4" */
+const char *gy_weight_form_name(gy_weight_form f); /* "auto", "bf16", "fp8", "int8", "int4", "int8-channel" */
 int gy_weight_form_parse(const char *name, gy_weight_form *out); /* -1: none of these */
 
 /* Whether products on a host read weights from copies in the order in which they are streamed (faster, same bits), or

@@ -30,7 +30,7 @@
 /* A weight matrix [n, k], row-major, of up to three row blocks that need not be neighbours in memory (q, k, v; gate,
  * up). It points into the mapped checkpoint, or at a converted copy. dtype: F32, F16 or BF16 (act BF16: BF16, or one of
  * the next ones). For linear also, of tensor/quant.h: F8_E4M3 (codes 7f and ff do not occur) with a scale for each row;
- * Q8 and Q4, groups in panels, of one part that begins at a multiple of 64 bytes. Model lifetime. */
+ * Q8, Q4 and Q8C, groups in panels, of one part that begins at a multiple of 64 bytes. Model lifetime. */
 enum { GY_WEIGHT_PARTS = 3 };
 typedef struct gy_weight {
     gy_dtype dtype;
@@ -114,7 +114,9 @@ typedef struct gy_norm_args {
  * end) for itself: s_x[g] = max(max |x| / 127, 2^-126) in f32, q_x = x / s_x[g] in f32 to the nearest even whole
  * number; where a value of the group is not finite, q_x = 0 and s_x[g] = NaN. Then y[r, i] = round(sum), where for each
  * g in order of k sum = fma(f32(sum_j q_x[r, j] * q[i, j]), s_x[g] * s[i, g], sum)      the inner sum is whole and
- * below 2^24 which leaves nothing open: all backends that take these types give the same bits. */
+ * below 2^24 which leaves nothing open: all backends that take these types give the same bits.
+ * Q8C: one group is as long as the row, of weights and of input: y[r, i] = round(f32(sum_j q_x[r, j] * q[i, j]) * (s_x
+ * * s[i])), the sum whole and below 2^31, f32() to nearest even. */
 typedef struct gy_linear_args {
     const void *x; /* [n_row, w->k] act */
     const gy_weight *w;

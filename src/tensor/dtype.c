@@ -12,7 +12,7 @@ static const struct {
     [GY_I64] = {"I64", 8},   [GY_I32] = {"I32", 4},         [GY_I16] = {"I16", 2},         [GY_I8] = {"I8", 1},
     [GY_U64] = {"U64", 8},   [GY_U32] = {"U32", 4},         [GY_U16] = {"U16", 2},         [GY_U8] = {"U8", 1},
     [GY_BOOL] = {"BOOL", 1}, [GY_F8_E4M3] = {"F8_E4M3", 1}, [GY_F8_E5M2] = {"F8_E5M2", 1}, [GY_Q8] = {"Q8", 0},
-    [GY_Q4] = {"Q4", 0},
+    [GY_Q4] = {"Q4", 0},     [GY_Q8C] = {"Q8C", 0},
 };
 
 size_t gy_dtype_bytes(gy_dtype t) {

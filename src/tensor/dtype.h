@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* All dtypes that a safetensors header may name, so that sizes can be checked; gyre computes with the first three, with
- * weights in F8_E4M3 that bring scales, and with two that no file has: weights in groups (quant.h). */
+ * weights in F8_E4M3 that bring scales, and with three that no file has: weights in groups (quant.h). */
 typedef enum gy_dtype {
     GY_F32,
     GY_F16,
@@ -26,6 +26,7 @@ typedef enum gy_dtype {
     GY_F8_E5M2,
     GY_Q8, /* their bytes: gy_quant_bytes */
     GY_Q4,
+    GY_Q8C,
     GY_DTYPE_COUNT
 } gy_dtype;
 

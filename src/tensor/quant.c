@@ -67,11 +67,15 @@ int gy_quant_row(uint8_t *q, float *scale, const void *src, gy_dtype src_type, s
 
 /* ---- groups ----------------------------------------------------------------------------------------------------- */
 
-/* q[j] + 128 of a group, and the scale's bits. */
+/* q[j] + 128 of 32 elements. */
+static void whole_8(const float *v, float scale, uint8_t *q) {
+    for (int j = 0; j < GY_GROUP; j++) q[j] = (uint8_t)(int)(within(whole(v[j] / scale), -127.0f, 127.0f) + 128.0f);
+}
+
+/* The same of a group, and the scale's bits. */
 static uint16_t group_8(const float *v, float most, uint8_t *q) {
     uint16_t bits = gy_f32_to_bf16(floored(most / 127.0f));
-    float scale = gy_bf16_to_f32(bits);
-    for (int j = 0; j < GY_GROUP; j++) q[j] = (uint8_t)(int)(within(whole(v[j] / scale), -127.0f, 127.0f) + 128.0f);
+    whole_8(v, gy_bf16_to_f32(bits), q);
     return bits;
 }
 
@@ -128,7 +132,30 @@ static int group_put(uint8_t *block, gy_dtype to, int64_t lane, const float *v) 
     if (most >= NOT_FINITE) return -1;
     uint16_t scale = (to == GY_Q8 ? group_8 : group_4)(v, of_bits(most), q);
     memcpy(block + lane * 2, &scale, sizeof scale);
-    (to == GY_Q8 ? put_8 : put_4)(block + GY_BLOCK_SCALES, lane, q);
+    (to == GY_Q8 ? put_8 : put_4)(block + gy_block_scales(to), lane, q);
+    return 0;
+}
+
+/* Q8C. block: the panel's first one. The row is read twice. */
+static int channel_put(uint8_t *block, int64_t lane, const void *src, gy_dtype src_type, size_t k) {
+    float v[PIECE];
+    uint8_t q[GY_GROUP];
+    uint32_t most = 0;
+    for (size_t at = 0, n; at < k; at += n) {
+        n = piece_of(v, src, src_type, at, k);
+        most = largest(v, n, most);
+    }
+    if (most >= NOT_FINITE) return -1;
+    float scale = floored(of_bits(most) / 127.0f);
+    for (size_t at = 0, n; at < k; at += n) {
+        n = piece_of(v, src, src_type, at, k);
+        for (size_t j = n; j % GY_GROUP; j++) v[j] = 0.0f;
+        for (size_t g = 0; g < n; g += GY_GROUP, block += gy_block_bytes(GY_Q8C)) {
+            whole_8(v + g, scale, q);
+            put_8(block, lane, q);
+        }
+    }
+    memcpy(block + lane * (int64_t)sizeof scale, &scale, sizeof scale);
     return 0;
 }
 
@@ -136,6 +163,7 @@ int gy_quant_groups_row(void *w, gy_dtype to, int64_t i, const void *src, gy_dty
     float v[PIECE];
     uint8_t *block = (uint8_t *)w + i / GY_PANEL * gy_panel_bytes(to, (int64_t)k);
     GY_CHECK(gy_is_grouped(to) && (unsigned)src_type <= GY_BF16);
+    if (to == GY_Q8C) return channel_put(block, i % GY_PANEL, src, src_type, k);
     for (size_t at = 0, n; at < k; at += n) {
         n = piece_of(v, src, src_type, at, k);
         for (size_t j = n; j % GY_GROUP; j++) v[j] = 0.0f;

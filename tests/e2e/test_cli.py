@@ -342,18 +342,19 @@ def test_inspect_model(family):
 def test_weights_in_fewer_bits():
     """All forms run and differ; workers give what one process gives; inspect counts what each takes."""
     run = ["run", OURO, "--prompt-ids", "1,2,3,4,5,6,7", "--max-tokens", 16, "--ignore-eos"]
-    out = {how: gyre(*run, "--weights", how)[0] for how in ("auto", "fp8", "int8", "int4")}
-    assert len(set(out.values())) == 4
+    out = {how: gyre(*run, "--weights", how)[0] for how in ("auto", "fp8", "int8", "int4", "int8-channel")}
+    assert len(set(out.values())) == 5
     assert out["auto"] == gyre(*run)[0] == gyre(*run, "--weights", "bf16")[0]
-    for how in ("int8", "int4"):
+    for how in ("int8", "int4", "int8-channel"):
         head = gyre(*run, "--weights", how, "--weights-head", "--threads", 1)[0]
         assert gyre(*run, "--weights", how, "--weights-head", "--prefill", 1, "--decode", 1)[0] == head
     o = json.loads(gyre("inspect", OURO, "--weights", "fp8", "--json")[0])
     assert o["model"]["weights"] == "fp8"
     assert o["held_bytes"]["int4"] < o["held_bytes"]["fp8"] < 0.75 * o["held_bytes"]["auto"]
     assert o["held_bytes"]["fp8"] < o["held_bytes"]["int8"] < 0.75 * o["held_bytes"]["auto"]
+    assert o["held_bytes"]["int8-channel"] < o["held_bytes"]["int8"]
     assert "--weights-head: found without" in gyre(*run, "--weights-head", code=2)[1]
-    assert "expected one of auto|bf16|fp8|int8|int4" in gyre(*run, "--weights", "q4", code=2)[1]
+    assert "expected one of auto|bf16|fp8|int8|int4|int8-channel" in gyre(*run, "--weights", "q4", code=2)[1]
 
 
 def test_pack_cache(tmp_path, monkeypatch):
@@ -361,7 +362,7 @@ def test_pack_cache(tmp_path, monkeypatch):
     model, cache = shutil.copytree(OURO, tmp_path / "model"), tmp_path / "cache"
     before = sorted(p.name for p in model.iterdir())
     run = ["run", model, "--prompt-ids", "1,2,3,4,5,6,7", "--max-tokens", 16, "--ignore-eos", "--log-level", "info"]
-    for form in ("auto", "int8"):
+    for form in ("auto", "int8", "int8-channel"):
         want = gyre(*run, "--weights", form)[0]
         assert sorted(p.name for p in model.iterdir()) == before
         file = tmp_path / f"{form}.pack"

@@ -47,7 +47,7 @@ def test_weights_in_fewer_bits(place):
     fp8 = ["--weights", "fp8"]
     here = subprocess.run([GYRE, *RUN[:-2], "--backend", "ref", *fp8], capture_output=True, timeout=60, text=True)
     assert call(place, [*RUN, *fp8], 0)[0] == here.stdout != ""
-    for how in ("int8", "int4"):
+    for how in ("int8", "int4", "int8-channel"):
         err = call(place, [*RUN, "--weights", how], 1)[1]
         assert f"weights: found {how}, which backend cuda does not take; use --weights auto, or --device cpu" in err
 

@@ -1,4 +1,4 @@
-/* Weights in fewer bits (--weights fp8, int8, int4), and KV in int8 (--kv-dtype), in whole models:
+/* Weights in fewer bits (--weights fp8, int8, int4, int8-channel), and KV in int8 (--kv-dtype), in whole models:
  *   which    matrices are held so, and that what is held is the quantiser's; the rest stays the file's
  *   right    logits and gates against a forward pass in float64 on weights that were quantised and widened here. With
  *            groups that pass rounds inputs as ops.h says; where one lies between two whole numbers f32 and float64 may
@@ -27,10 +27,11 @@
 #include "support/tiny.h"
 
 static const char *const models[] = {"ouro-tiny", "huginn-tiny", "nanbeige-tiny"};
-static const gy_weight_form forms[] = {GY_WEIGHTS_FP8, GY_WEIGHTS_INT8, GY_WEIGHTS_INT4};
+static const gy_weight_form forms[] = {GY_WEIGHTS_FP8, GY_WEIGHTS_INT8, GY_WEIGHTS_INT4, GY_WEIGHTS_INT8_CHANNEL};
+enum { N_FORM = sizeof forms / sizeof *forms };
 
 static gy_dtype type_of(gy_weight_form f) {
-    return f == GY_WEIGHTS_FP8 ? GY_F8_E4M3 : f == GY_WEIGHTS_INT8 ? GY_Q8 : GY_Q4;
+    return f == GY_WEIGHTS_FP8 ? GY_F8_E4M3 : f == GY_WEIGHTS_INT8 ? GY_Q8 : f == GY_WEIGHTS_INT4 ? GY_Q4 : GY_Q8C;
 }
 
 /* ---- which ------------------------------------------------------------------------------------------------------ */
@@ -131,7 +132,7 @@ static void check_held(const char *model, gy_dtype act, gy_weight_form form, int
 
 static void what_is_held(void **state) {
     (void)state;
-    for (int i = 0; i < 18; i++) check_held(models[i % 3], i / 3 % 2 ? GY_BF16 : GY_F32, forms[i / 6], i % 2);
+    for (int i = 0; i < 6 * N_FORM; i++) check_held(models[i % 3], i / 3 % 2 ? GY_BF16 : GY_F32, forms[i / 6], i % 2);
 }
 
 /* ---- right ------------------------------------------------------------------------------------------------------ */
@@ -257,7 +258,8 @@ static void check_right(const tiny_spec *spec, const char *backend, gy_weight_fo
     tiny_run_free(&r);
     for (int i = 0; i < t.n_tensor; i++) {
         size_t k = t.t[i].n_dim == 2 ? (size_t)t.t[i].shape[1] : 0;
-        t.t[i].grouped = is_quantised(&t.t[i], head) && gy_is_grouped(type_of(form));
+        if (is_quantised(&t.t[i], head) && gy_is_grouped(type_of(form)))
+            t.t[i].group = type_of(form) == GY_Q8C ? TINY_MOST_GROUP : GY_GROUP;
         for (size_t at = 0; is_quantised(&t.t[i], head) && at < t.t[i].n; at += k)
             quantise_row(t.t[i].v + at, k, type_of(form));
     }
@@ -280,7 +282,7 @@ static void check_right(const tiny_spec *spec, const char *backend, gy_weight_fo
 
 static void logits_are_those_of_the_widened_weights(void **state) {
     (void)state;
-    for (int i = 0; i < 18; i++)
+    for (int i = 0; i < 6 * N_FORM; i++)
         for (int head = 0; head < (i % 3 == 2 ? 1 : 2);
              head++) /* huginn's is tied: the forward pass knows one matrix */
             check_right(&specs[i % 3], i / 3 % 2 ? "ref" : "cpu", forms[i / 6], head);
@@ -369,15 +371,15 @@ static int check_setup(gold_setup s) {
     return bad;
 }
 
-/* Each model and each form once: above the kernels, forms share their code (what kernels do with a batch: tests/ops).
+/* Each model and each form: above the kernels, forms share their code (what kernels do with a batch: tests/ops).
  */
 static int check_variant(const char *backend, int n) {
     int bad = 0;
     for (int i = 0; i < n; i++)
-        bad += check_setup((gold_setup){.model = models[i],
+        bad += check_setup((gold_setup){.model = models[i % 3],
                                         .backend = backend,
                                         .act = i == 1 ? GY_F32 : GY_BF16,
-                                        .form = forms[(i + 1) % 3],
+                                        .form = forms[(i + 1) % N_FORM],
                                         .quant_head = i != 2,
                                         .kv_type = i == 2 ? GY_KV_INT8 : GY_KV_AUTO});
     return bad;
@@ -405,7 +407,7 @@ enum { SANITIZED = 0 };
 
 static void batched_is_alone(void **state) {
     (void)state;
-    assert_int_equal(check_variant("cpu", SANITIZED ? 1 : 3) + check_kv("cpu", SANITIZED ? 1 : 3), 0);
+    assert_int_equal(check_variant("cpu", SANITIZED ? 1 : N_FORM) + check_kv("cpu", SANITIZED ? 1 : 3), 0);
 }
 
 static void batched_is_alone_on_avx2(void **state) {
@@ -503,14 +505,15 @@ static void table_of(const char *model, gy_dtype act) {
     gold_setup s = {.model = model, .backend = "cpu", .act = act};
     uint32_t types = weight_types(&s);
     force(&s, cases, n, &base);
-    for (int i = 0; i < 5; i++) { /* i 0: BF16, which changes no weight; 4: the file's weights, KV in int8 */
-        if (i && i < 4 && !(types >> type_of(forms[i - 1]) & 1)) continue;
-        s.form = i == 4 ? GY_WEIGHTS_AS_FILE : i ? forms[i - 1] : GY_WEIGHTS_BF16;
-        s.kv_type = i == 4 ? GY_KV_INT8 : GY_KV_AUTO;
+    for (int i = 0; i <= N_FORM + 1; i++) { /* 0: BF16, which changes no weight; last: the file's weights, KV in int8 */
+        int is_kv = i == N_FORM + 1;
+        if (i && !is_kv && !(types >> type_of(forms[i - 1]) & 1)) continue;
+        s.form = is_kv ? GY_WEIGHTS_AS_FILE : i ? forms[i - 1] : GY_WEIGHTS_BF16;
+        s.kv_type = is_kv ? GY_KV_INT8 : GY_KV_AUTO;
         force(&s, cases, n, &got);
         distance d = compare(&base, &got);
-        printf("  %-13s %-4s %-7s  same best token %3d of %3d   logits (size %.3f): mean difference %.4f, most %.4f\n",
-               model, gy_dtype_name(act), i == 4 ? "KV int8" : gy_weight_form_name(s.form), d.same, d.n, d.size, d.mean,
+        printf("  %-13s %-4s %-12s  same best token %3d of %3d   logits (size %.3f): mean difference %.4f, most %.4f\n",
+               model, gy_dtype_name(act), is_kv ? "KV int8" : gy_weight_form_name(s.form), d.same, d.n, d.size, d.mean,
                d.most);
         assert_true(d.n >= 24);
         if (!i)
@@ -545,7 +548,7 @@ static void what_is_not_finite(void **state) {
     gy_backend *be;
     tiny_make(&specs[0], &t);
     assert_int_equal(gy_backend_ref_create(GY_F32, NULL, &be), GY_OK);
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 3 * N_FORM; i++) {
         tiny_tensor *x = tiny_find(&t, "model.layers.1.mlp.down_proj.weight");
         double keep = x->v[5 * x->shape[1] + 2];
         x->v[5 * x->shape[1] + 2] = bad[i % 3];
@@ -553,6 +556,22 @@ static void what_is_not_finite(void **state) {
         refused(t.dir, be, forms[i / 3], GY_E_FORMAT, "\"model.layers.1.mlp.down_proj.weight\" row 5 holds a value");
         x->v[5 * x->shape[1] + 2] = keep;
     }
+    gy_backend_destroy(be);
+    tiny_free(&t);
+}
+
+static void a_row_that_is_too_long(void **state) {
+    (void)state;
+    tiny t;
+    tiny_spec s = specs[0];
+    gy_backend *be;
+    s.n_ff = GY_CHANNEL_MOST_K + 1;
+    s.n_layer[GY_CORE] = 1;
+    tiny_make(&s, &t);
+    assert_int_equal(gy_backend_ref_create(GY_F32, NULL, &be), GY_OK);
+    refused(
+        t.dir, be, GY_WEIGHTS_INT8_CHANNEL, GY_E_UNSUPPORTED,
+        "\"model.layers.0.mlp.down_proj.weight\" has rows of 65537 elements, of which int8-channel sums at most 65536");
     gy_backend_destroy(be);
     tiny_free(&t);
 }
@@ -623,6 +642,7 @@ int main(void) {
         cmocka_unit_test(batched_is_alone_on_avx2),
         cmocka_unit_test(how_far),
         cmocka_unit_test(what_is_not_finite),
+        cmocka_unit_test(a_row_that_is_too_long),
         cmocka_unit_test(a_backend_that_takes_none),
         cmocka_unit_test(a_backend_that_takes_no_such_kv),
     };

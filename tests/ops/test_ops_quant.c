@@ -1,14 +1,14 @@
-/* linear with weights in groups (Q8, Q4): one definition, the same bits from everybody. ref against the formula of
- * ops.h written once more here; every kernel, those of other instruction sets too, against ref, over shapes that leave
- * every kind of tail; and against the exact product of the values that are held. A row's bits depend on nothing but the
- * row.
+/* linear with weights in groups (Q8, Q4; Q8C, whose group is the row): one definition, the same bits from everybody.
+ * ref against the formula of ops.h written once more here; every kernel, those of other instruction sets too, against
+ * ref, over shapes that leave every kind of tail; and against the exact product of the values that are held. A row's
+ * bits depend on nothing but the row.
  */
 #include "ops_fixture.h"
 
 #include "ops/cpu/quant_int.h"
 #include "tensor/quant.h"
 
-static const gy_dtype types[] = {GY_Q8, GY_Q4};
+static const gy_dtype types[] = {GY_Q8, GY_Q4, GY_Q8C};
 static const int sizes[] = {1, 7, 31, 32, 33, 64, 70, 257};
 enum { MOST_K = 2100, MOST_N = 300 };
 
@@ -55,31 +55,58 @@ static void run(gy_backend *be, const void *x, const gy_weight *w, int n_row, vo
 
 /* ---- the definition --------------------------------------------------------------------------------------------- */
 
-/* Group g of row r: its scale, and whole numbers. */
-static float input_group(const problem *p, gy_dtype act, int r, int g, int q[32]) {
-    float most = 0, s;
-    int n = p->w.k - g * 32 < 32 ? p->w.k - g * 32 : 32, finite = 1;
-    for (int j = 0; j < n; j++) {
-        float v = dt_get(p->x.p, act, (int64_t)r * p->w.k + g * 32 + j);
+/* The scale of block g of row r, which is that of its group, or of the row (Q8C). */
+static float input_scale(const problem *p, gy_dtype act, int r, int g) {
+    float most = 0;
+    int whole = p->w.dtype == GY_Q8C, finite = 1;
+    for (int j = whole ? 0 : g * 32; j < p->w.k && (whole || j < g * 32 + 32); j++) {
+        float v = dt_get(p->x.p, act, (int64_t)r * p->w.k + j);
         finite = finite && isfinite(v);
         most = fmaxf(most, fabsf(v));
     }
-    s = fmaxf(most / 127.0f, 0x1p-126f);
-    for (int j = 0; j < 32; j++)
-        q[j] = finite && j < n ? (int)nearbyintf(dt_get(p->x.p, act, (int64_t)r * p->w.k + g * 32 + j) / s) : 0;
-    return finite ? s : NAN;
+    return finite ? fmaxf(most / 127.0f, 0x1p-126f) : NAN;
+}
+
+/* Block g of row r: its scale, and whole numbers. */
+static float input_group(const problem *p, gy_dtype act, int r, int g, int q[32]) {
+    float s = input_scale(p, act, r, g);
+    for (int j = 0; j < 32; j++) {
+        int is_there = !isnan(s) && g * 32 + j < p->w.k;
+        q[j] = is_there ? (int)nearbyintf(dt_get(p->x.p, act, (int64_t)r * p->w.k + g * 32 + j) / s) : 0;
+    }
+    return s;
+}
+
+static long block_dot(const problem *p, const int q[32], int i, int g) {
+    long dot = 0;
+    for (int j = 0; j < 32 && g * 32 + j < p->w.k; j++)
+        dot += (long)q[j] * gy_quant_value(p->data.p, p->w.dtype, p->w.k, i, g * 32 + j);
+    return dot;
+}
+
+/* By the formula of Q8C. */
+static float output_channel(const problem *p, gy_dtype act, int r, int i, double *exact, double *size) {
+    int q[32];
+    long dot = 0;
+    float s = input_scale(p, act, r, 0), sw = gy_quant_scale(p->data.p, GY_Q8C, p->w.k, i, 0);
+    for (int g = 0; g < (p->w.k + 31) / 32; g++) {
+        input_group(p, act, r, g, q);
+        dot += block_dot(p, q, i, g);
+    }
+    *exact = (double)dot * s * sw;
+    *size = fabs(*exact);
+    return (float)dot * (s * sw);
 }
 
 /* By the formula; size: of all that is summed, for a bound. */
 static float output(const problem *p, gy_dtype act, int r, int i, double *exact, double *size) {
     float sum = 0;
     *exact = *size = 0;
+    if (p->w.dtype == GY_Q8C) return output_channel(p, act, r, i, exact, size);
     for (int g = 0; g < (p->w.k + 31) / 32; g++) {
         int q[32];
-        long dot = 0;
         float s = input_group(p, act, r, g, q), sw = gy_quant_scale(p->data.p, p->w.dtype, p->w.k, i, g);
-        for (int j = 0; j < 32 && g * 32 + j < p->w.k; j++)
-            dot += (long)q[j] * gy_quant_value(p->data.p, p->w.dtype, p->w.k, i, g * 32 + j);
+        long dot = block_dot(p, q, i, g);
         assert_true(labs(dot) < 1 << 24);
         sum = fmaf((float)dot, s * sw, sum);
         *exact += (double)dot * s * sw;
@@ -89,7 +116,7 @@ static float output(const problem *p, gy_dtype act, int r, int i, double *exact,
 }
 
 /* ref's bits are the formula's; the sum is as near to its exact value as one rounding of each term and of each product
- * of scales allows. */
+ * of scales allows (Q8C: one of the sum, of the scales' product, and of their product). */
 static void check_definition(gy_backend *ref, gy_dtype act, problem *p) {
     run(ref, p->x.p, &p->w, p->n_row, p->y.p, 0);
     for (int r = 0; r < p->n_row; r++)
@@ -99,7 +126,7 @@ static void check_definition(gy_backend *ref, gy_dtype act, problem *p) {
             if (act == GY_BF16) want = gy_bf16_round(want);
             float got = dt_get(p->y.p, act, (int64_t)r * p->w.n + i);
             assert_true(got == want || (isnan(got) && isnan(want)));
-            int n_group = (p->w.k + 31) / 32;
+            int n_group = p->w.dtype == GY_Q8C ? 2 : (p->w.k + 31) / 32;
             double bound = gamma_of(n_group + 1) * size + n_group * (TINY_F32 * 0x1p24);
             bound += act == GY_BF16 ? round_err(act, fabs(exact) + bound) : 0;
             assert_true(fabs((double)got - exact) <= bound);
@@ -112,8 +139,8 @@ static void test_definition(void **state) {
         gy_backend *ref = ref_open(acts[ia]);
         for (int i = 0; i < COUNT(sizes) * V_KIND_COUNT; i++) {
             int k = sizes[i % COUNT(sizes)];
-            problem p =
-                problem_make(acts[ia], types[i % 2], 1 + i % 3, sizes[(i / 3) % 5], k, (value_kind)(i / COUNT(sizes)));
+            problem p = problem_make(acts[ia], types[(i + i / 9) % 3], 1 + i % 3, sizes[(i / 3) % 5], k,
+                                     (value_kind)(i / COUNT(sizes)));
             check_definition(ref, acts[ia], &p);
             problem_free(&p);
         }
@@ -127,7 +154,7 @@ static void test_means_the_product(void **state) {
     (void)state;
     enum { M = 5, N = 40, K = 300 };
     gy_backend *ref = ref_open(GY_F32);
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < COUNT(types); t++) {
         problem p = problem_make(GY_F32, types[t], M, N, K, V_UNIT);
         run(ref, p.x.p, &p.w, M, p.y.p, 0);
         for (int r = 0; r < M; r++)
@@ -166,14 +193,16 @@ static const kernel kernels[] = {
 static void kernel_run(const gy_cpu_quant_kernels *k, gy_dtype act, const problem *p, void *y, int y_f32) {
     gy_linear_args a = {.x = p->x.p, .w = &p->w, .n_row = p->n_row, .y = y, .y_f32 = y_f32};
     int64_t n_group = gy_quant_groups(p->w.k), n_panel = (p->w.n + GY_PANEL - 1) / GY_PANEL;
-    size_t n = (size_t)p->n_row * (size_t)n_group;
-    buf q = buf_make(n * GY_GROUP), scale = buf_make(n * 4), bias = buf_make(n * 4);
+    int64_t n_scale = gy_quant_scales(p->w.dtype, p->w.k);
+    size_t n = (size_t)p->n_row * (size_t)n_scale;
+    buf q = buf_make((size_t)p->n_row * (size_t)n_group * GY_GROUP), scale = buf_make(n * 4), bias = buf_make(n * 4);
     gy_cpu_quant t = {.a = &a,
                       .act = act,
                       .q = (int8_t *)(void *)q.p,
                       .scale = (float *)(void *)scale.p,
                       .bias = (int32_t *)(void *)bias.p,
                       .n_group = n_group,
+                      .n_scale = n_scale,
                       .n_row = p->n_row};
     k->rows(&t, 0, p->n_row / 2);
     k->rows(&t, p->n_row / 2, p->n_row);
@@ -200,11 +229,11 @@ static void same_as_ref(gy_backend *ref, gy_dtype act, problem *p) {
     buf_free(&got);
 }
 
-enum { N_PROBLEM = 2 * V_KIND_COUNT * COUNT(sizes) };
+enum { N_PROBLEM = COUNT(types) * V_KIND_COUNT * COUNT(sizes) };
 
 static problem kernel_problem(gy_dtype act, int i) {
-    int n = sizes[(i / 2 + i / 7) % COUNT(sizes)], k = sizes[i / 2 % COUNT(sizes)];
-    return problem_make(act, types[i % 2], 1 + i % 14, n, k, (value_kind)(i / 2 % V_KIND_COUNT));
+    int n = sizes[(i / 3 + i / 7) % COUNT(sizes)], k = sizes[i / 3 % COUNT(sizes)];
+    return problem_make(act, types[i % 3], 1 + i % 14, n, k, (value_kind)(i / 3 % V_KIND_COUNT));
 }
 
 static void test_kernels(void **state) {
@@ -219,9 +248,11 @@ static void test_kernels(void **state) {
             same_as_ref(ref, acts[ia], &p);
             problem_free(&p);
         }
-        problem p = problem_make(acts[ia], types[ia], 3, 33, MOST_K, V_MIXED);
-        same_as_ref(ref, acts[ia], &p);
-        problem_free(&p);
+        for (int t = 0; t < COUNT(types); t++) {
+            problem p = problem_make(acts[ia], types[t], 3, 33, MOST_K, V_MIXED);
+            same_as_ref(ref, acts[ia], &p);
+            problem_free(&p);
+        }
         gy_backend_destroy(ref);
     }
 }
@@ -231,7 +262,7 @@ static void test_kernels(void **state) {
 static void test_ends(void **state) {
     (void)state;
     gy_backend *ref = ref_open(GY_F32);
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < COUNT(types); t++) {
         problem p = problem_make(GY_F32, types[t], 6, 64, 32, V_ZERO);
         for (int i = 0; i < 64; i++) {
             float row[32];
@@ -246,6 +277,35 @@ static void test_ends(void **state) {
         check_definition(ref, GY_F32, &p);
         problem_free(&p);
     }
+    gy_backend_destroy(ref);
+}
+
+/* Q8C's sum at its ends in rows of the greatest length: no kernel's 32 bits overflow. */
+static void test_longest(void **state) {
+    (void)state;
+    enum { K = GY_CHANNEL_MOST_K, N = 4 };
+    gy_backend *ref = ref_open(GY_F32);
+    float *row = malloc(K * sizeof *row);
+    problem p = {.w = {.dtype = GY_Q8C, .n = N, .k = K, .n_part = 1}, .n_row = 3};
+    p.data = buf_make(gy_quant_bytes(GY_Q8C, N, K));
+    memset(p.data.p, 0, p.data.n);
+    for (int i = 0; i < N; i++) {
+        for (int j = 0; j < K; j++) row[j] = i % 2 ? -1.0f : 1.0f;
+        assert_int_equal(gy_quant_groups_row(p.data.p, GY_Q8C, i, row, GY_F32, K), 0);
+    }
+    p.w.part[0].data = p.data.p;
+    p.w.part[0].n = N;
+    p.x = buf_make((size_t)3 * K * 4);
+    p.y = buf_make((size_t)3 * N * 4);
+    for (int j = 0; j < 3 * K; j++) dt_put(p.x.p, GY_F32, j, j < K ? 1.0f : j < 2 * K ? -1.0f : j % 2 ? 1.0f : -1.0f);
+    same_as_ref(ref, GY_F32, &p);
+    run(ref, p.x.p, &p.w, 3, p.y.p, 0);
+    for (int e = 0; e < 3 * N; e++) {
+        float want = e / N == 2 ? 0.0f : (e / N + e) % 2 ? -(float)K : (float)K;
+        assert_true(fabsf(dt_get(p.y.p, GY_F32, e) - want) <= (float)K * 0x1p-21f);
+    }
+    problem_free(&p);
+    free(row);
     gy_backend_destroy(ref);
 }
 
@@ -279,12 +339,12 @@ static void test_timed(void **state) {
         for (int i = 0; be && i < N_PROBLEM; i++) {
             problem p = kernel_problem(act, i);
             double m = p.n_row, n = p.w.n, k = p.w.k;
-            TIMED(be, i % 2, (double)p.data.n + m * (k + n) * (double)dt_bytes(act), 2 * m * n * k,
+            TIMED(be, i % 3, (double)p.data.n + m * (k + n) * (double)dt_bytes(act), 2 * m * n * k,
                   run(be, p.x.p, &p.w, p.n_row, p.y.p, 0));
             problem_free(&p);
         }
-        bench_print((const char *const[]){"linear, weights Q8", "linear, weights Q4", NULL}, masks[im / 2].name,
-                    gy_dtype_name(act));
+        bench_print((const char *const[]){"linear, weights Q8", "linear, weights Q4", "linear, weights Q8C", NULL},
+                    masks[im / 2].name, gy_dtype_name(act));
         gy_backend_destroy(be);
     }
 }
@@ -314,7 +374,7 @@ static void batch_is_alone(gy_dtype act, gy_dtype t, int n_row, int n, int k) {
 
 static void test_batch_is_alone(void **state) {
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 2 * COUNT(types); i++) {
         batch_is_alone(acts[i % 2], types[i / 2], 17, 257, 320);
         batch_is_alone(acts[i % 2], types[i / 2], 3, 33, 2050);
     }
@@ -325,9 +385,9 @@ static void test_not_finite(void **state) {
     (void)state;
     enum { M = 7, N = 70, K = 100 };
     const float bad[] = {NAN, INFINITY, -INFINITY};
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 18; i++) {
         gy_dtype act = acts[i % 2];
-        problem p = problem_make(act, types[i / 2 % 2], M, N, K, V_UNIT);
+        problem p = problem_make(act, types[i / 2 % 3], M, N, K, V_UNIT);
         gy_backend *ref = ref_open(act);
         dt_put(p.x.p, act, 3 * K + 40 + i, bad[i % 3]);
         same_as_ref(ref, act, &p);
@@ -359,7 +419,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_definition), cmocka_unit_test(test_means_the_product), cmocka_unit_test(test_kernels),
         cmocka_unit_test(test_ends),       cmocka_unit_test(test_batch_is_alone),    cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_many_rows),
+        cmocka_unit_test(test_many_rows),  cmocka_unit_test(test_longest),
     };
     bench_open(argc, argv);
     if (bench.on) return cmocka_run_group_tests(timed, NULL, NULL);

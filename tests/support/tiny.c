@@ -268,19 +268,20 @@ static void round_groups(const double *x, int32_t k, int32_t n, double *y) {
     }
 }
 
-static int is_grouped(const fwd *w, const double *m) {
+static int group_of(const fwd *w, const double *m) {
     for (int i = 0; i < w->t->n_tensor; i++) {
         const tiny_tensor *x = &w->t->t[i];
-        if (m >= x->v && m < x->v + x->n) return x->grouped;
+        if (m >= x->v && m < x->v + x->n) return x->group;
     }
     return 0;
 }
 
 /* y = W x, W [n, k] held in the activation dtype when that is BF16. */
 static void matmul(const fwd *w, const double *m, const double *x, int32_t n, int32_t k, double *y) {
-    double rounded[512];
-    if (is_grouped(w, m) && k <= 512) {
-        round_groups(x, k, 32, rounded);
+    double rounded[TINY_MOST_GROUP];
+    int group = group_of(w, m);
+    if (group && k <= TINY_MOST_GROUP) {
+        round_groups(x, k, group, rounded);
         x = rounded;
     }
     for (int32_t i = 0; i < n; i++) {

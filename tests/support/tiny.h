@@ -8,7 +8,7 @@
 #include "kv/kv.h"
 #include "tensor/safetensors.h"
 
-enum { TINY_MAX_TENSOR = 128, TINY_NAME = 80 };
+enum { TINY_MAX_TENSOR = 128, TINY_NAME = 80, TINY_MOST_GROUP = 512 };
 
 typedef struct tiny_spec {
     const char *family; /* "ouro", "nanbeige", "huginn" */
@@ -32,8 +32,9 @@ typedef struct tiny_tensor {
     int n_dim;
     int64_t shape[5];
     size_t n;
-    double *v;   /* the values that the file holds, after its dtype */
-    int grouped; /* set by tests: products with it round their inputs as ops.h says of Q8 and Q4 */
+    double *v; /* the values that the file holds, after its dtype */
+    int group; /* set by tests: products with it round their inputs, so many at a time, as ops.h says of Q8 and Q4 (32),
+                  or of Q8C (TINY_MOST_GROUP: all) */
 } tiny_tensor;
 
 typedef struct tiny {

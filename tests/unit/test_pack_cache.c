@@ -392,7 +392,7 @@ static void packed_gives_the_same_logits(void **state) {
         place p = place_make();
         tiny_make(specs[i % 2], &t);
         gy_cpu_set_mask(masks[i / 2]);
-        for (int form = 0; form <= GY_WEIGHTS_INT4; form++) {
+        for (int form = 0; form <= GY_WEIGHTS_INT8_CHANNEL; form++) {
             how h = {.act = i & 2 ? GY_BF16 : GY_F32, .form = (gy_weight_form)form, .pack = GY_PACK_OFF};
             logits off = logits_of(t.dir, &h), other[5];
             h.pack = GY_PACK_ON;
@@ -423,8 +423,9 @@ static void packed_gives_the_same_logits(void **state) {
 static const struct {
     gy_weight_form form;
     int quant_head, is_ref;
-} kept[] = {{GY_WEIGHTS_AS_FILE, 0, 0}, {GY_WEIGHTS_BF16, 0, 0}, {GY_WEIGHTS_FP8, 0, 0},  {GY_WEIGHTS_FP8, 1, 0},
-            {GY_WEIGHTS_INT8, 0, 0},    {GY_WEIGHTS_INT8, 0, 1}, {GY_WEIGHTS_INT4, 0, 0}, {GY_WEIGHTS_INT4, 1, 0}};
+} kept[] = {{GY_WEIGHTS_AS_FILE, 0, 0}, {GY_WEIGHTS_BF16, 0, 0}, {GY_WEIGHTS_FP8, 0, 0},
+            {GY_WEIGHTS_FP8, 1, 0},     {GY_WEIGHTS_INT8, 0, 0}, {GY_WEIGHTS_INT8, 0, 1},
+            {GY_WEIGHTS_INT4, 0, 0},    {GY_WEIGHTS_INT4, 1, 0}, {GY_WEIGHTS_INT8_CHANNEL, 1, 0}};
 
 /* Made, made and written, read: the same bytes. Read without a change to the file, in place or not. */
 static void what_is_read_is_what_is_made(void **state) {
@@ -936,6 +937,7 @@ static void layouts_have_names(void **state) {
         uint64_t sum;
     } quants[] = {{GY_Q8, UINT64_C(0x66e3606dd0eb9514)},
                   {GY_Q4, UINT64_C(0xf6075d343536ffaa)},
+                  {GY_Q8C, UINT64_C(0xde7c88eb86855d77)},
                   {GY_F8_E4M3, UINT64_C(0x1bfb353bdaf8c54d)}};
     for (int i = 0; i < COUNT(forms); i++) {
         uint64_t sum = form_sum(forms[i].mask, forms[i].type, forms[i].name);

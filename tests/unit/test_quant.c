@@ -185,7 +185,8 @@ static void small_rows(void **state) {
 /* ---- groups ----------------------------------------------------------------------------------------------------- */
 
 enum { MOST_ROWS = 70 };
-static const gy_dtype grouped[] = {GY_Q8, GY_Q4};
+static const gy_dtype grouped[] = {GY_Q8, GY_Q4, GY_Q8C};
+enum { N_GROUPED = sizeof grouped / sizeof *grouped };
 
 /* A matrix of n rows in memory of exactly its size, with a frame around it. */
 typedef struct panels {
@@ -194,10 +195,17 @@ typedef struct panels {
     uint8_t *mem;
 } panels;
 
+static size_t block_size(gy_dtype t) {
+    return t == GY_Q8 ? 1088 : t == GY_Q4 ? 576 : 1024;
+}
+
+static size_t panel_size(gy_dtype t, size_t k) {
+    return (k + 31) / 32 * block_size(t) + (t == GY_Q8C ? 128 : 0);
+}
+
 static panels panels_make(gy_dtype t, size_t n, size_t k) {
     panels p = {.t = t, .n = n, .k = k};
-    size_t block = t == GY_Q8 ? 1088 : 576;
-    p.bytes = (n + 31) / 32 * ((k + 31) / 32) * block;
+    p.bytes = (n + 31) / 32 * panel_size(t, k);
     assert_int_equal(gy_quant_bytes(t, (int64_t)n, (int64_t)k), p.bytes);
     p.mem = malloc(p.bytes + 128);
     memset(p.mem, 0xa5, p.bytes + 128);
@@ -216,15 +224,21 @@ static int put_row(panels *p, size_t i, const void *w, gy_dtype t) {
 
 /* By the layout that quant.h writes down, byte by byte. */
 static int at(const panels *p, size_t i, size_t j) {
-    size_t block = p->t == GY_Q8 ? 1088 : 576, quad = j % 32 / 4;
-    const uint8_t *b = p->mem + 64 + (i / 32 * ((p->k + 31) / 32) + j / 32) * block + 64;
-    if (p->t == GY_Q8) return b[quad * 128 + i % 32 * 4 + j % 4] - 128;
+    size_t quad = j % 32 / 4;
+    const uint8_t *b = p->mem + 64 + i / 32 * panel_size(p->t, p->k) + j / 32 * block_size(p->t);
+    b += p->t == GY_Q8C ? 0 : 64;
+    if (p->t != GY_Q4) return b[quad * 128 + i % 32 * 4 + j % 4] - 128;
     return (b[quad / 2 * 128 + i % 32 * 4 + j % 4] >> (quad % 2 ? 4 : 0)) % 16 - 8;
 }
 
 static float scale_at(const panels *p, size_t i, size_t g) {
-    size_t block = p->t == GY_Q8 ? 1088 : 576;
-    const uint8_t *b = p->mem + 64 + (i / 32 * ((p->k + 31) / 32) + g) * block + i % 32 * 2;
+    const uint8_t *b = p->mem + 64 + i / 32 * panel_size(p->t, p->k);
+    if (p->t == GY_Q8C) {
+        float s;
+        memcpy(&s, b + (p->k + 31) / 32 * 1024 + i % 32 * 4, sizeof s);
+        return s;
+    }
+    b += g * block_size(p->t) + i % 32 * 2;
     return from_bits((uint32_t)(b[0] | b[1] << 8) << 16);
 }
 
@@ -256,14 +270,15 @@ static float scale_4(const float *w, size_t n, float most) {
 
 /* Group g of row i, n elements from w on. */
 static void check_group(const panels *p, size_t i, size_t g, const float *w, size_t n) {
-    float most = 0, scale = scale_at(p, i, g), end = p->t == GY_Q8 ? 127 : 8;
-    for (size_t j = 0; j < n; j++) most = fmaxf(most, fabsf(w[j]));
-    float want = p->t == GY_Q8 ? fmaxf(most / 127.0f, 0x1p-126f) : scale_4(w, n, most);
-    assert_true(scale == gy_bf16_round(want));
+    float most = 0, scale = scale_at(p, i, g), end = p->t == GY_Q4 ? 8 : 127;
+    const float *group = p->t == GY_Q8C ? w - g * 32 : w;
+    for (size_t j = 0; j < (p->t == GY_Q8C ? p->k : n); j++) most = fmaxf(most, fabsf(group[j]));
+    float want = p->t == GY_Q4 ? scale_4(w, n, most) : fmaxf(most / 127.0f, 0x1p-126f);
+    assert_true(scale == (p->t == GY_Q8C ? want : gy_bf16_round(want)));
     for (size_t j = 0; j < n; j++) {
         float x = w[j] / scale;
         int q = at(p, i, g * 32 + j);
-        assert_true((float)q == limit(nearbyintf(x), p->t == GY_Q8 ? -127 : -8, p->t == GY_Q8 ? 127 : 7));
+        assert_true((float)q == limit(nearbyintf(x), p->t == GY_Q4 ? -8 : -127, p->t == GY_Q4 ? 7 : 127));
         /* What it means: half a step, more only beyond the end of what Q4 has. */
         assert_true(fabsf((float)q - x) <= 0.5f || (fabsf(x) > end - 1 && fabsf((float)q - x) <= end / 7 + 0.5f));
         assert_int_equal(q, gy_quant_value(p->mem + 64, p->t, (int64_t)p->k, (int64_t)i, (int64_t)(g * 32 + j)));
@@ -292,31 +307,34 @@ static void groups_of(gy_dtype t, size_t n, size_t k, uint32_t seed) {
 static void groups(void **state) {
     (void)state;
     static const size_t ks[] = {1, 5, 31, 32, 33, 64, 500, 513, MOST}, ns[] = {1, 31, 32, 33, MOST_ROWS};
-    for (uint32_t i = 0; i < 90; i++) groups_of(grouped[i % 2], ns[i % 5], ks[i % 9], 500 + 100 * i);
+    for (uint32_t i = 0; i < 90; i++) groups_of(grouped[i / 9 % N_GROUPED], ns[i % 5], ks[i % 9], 500 + 100 * i);
 }
 
 /* Q8 uses its largest value of either sign and nothing beyond; Q4 gives the largest its own sign's end, or nearly. */
 static void group_ends(void **state) {
     (void)state;
-    panels a = panels_make(GY_Q8, 1, 3), b = panels_make(GY_Q4, 1, 3);
+    panels a = panels_make(GY_Q8, 1, 3), b = panels_make(GY_Q4, 1, 3), c = panels_make(GY_Q8C, 1, 3);
     for (uint32_t i = 0; i < 20000; i++) {
         float big = from_bits(0x00800000u + draw(9, i) % 0x7f000000u);
         const float w[3] = {big, -big, big / 3};
         memset(a.mem + 64, 0, a.bytes);
         memset(b.mem + 64, 0, b.bytes);
-        assert_int_equal(put_row(&a, 0, w, GY_F32) | put_row(&b, 0, w, GY_F32), 0);
+        assert_int_equal(put_row(&a, 0, w, GY_F32) | put_row(&b, 0, w, GY_F32) | put_row(&c, 0, w, GY_F32), 0);
+        if (big / 127 > 0x1p-126f) assert_true(at(&c, 0, 0) == 127 && at(&c, 0, 1) == -127);
         if (big / 127 > 0x1p-126f) assert_true(at(&a, 0, 0) == 127 && at(&a, 0, 1) == -127);
         if (big / 8.5f > 0x1p-126f) assert_true(at(&b, 0, 0) <= -7 && at(&b, 0, 1) == 7);
         check_group(&a, 0, 0, w, 3);
         check_group(&b, 0, 0, w, 3);
+        check_group(&c, 0, 0, w, 3);
     }
     panels_free(&a);
     panels_free(&b);
+    panels_free(&c);
 }
 
 static void small_groups(void **state) {
     (void)state;
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < N_GROUPED; t++) {
         panels p = panels_make(grouped[t], 2, 5);
         float w[5] = {0};
         memcpy(w, smallest, sizeof smallest);
@@ -346,7 +364,7 @@ static void sources(void **state) {
     for (int i = 0; i < 2; i++) {
         assert_int_equal(gy_quant_row(b, &sb, half[i], from[i], MOST), 0);
         assert_true(sa == sb && !memcmp(a, b, MOST));
-        for (int t = 0; t < 2; t++) {
+        for (int t = 0; t < N_GROUPED; t++) {
             panels p = panels_make(grouped[t], 1, MOST), q = panels_make(grouped[t], 1, MOST);
             assert_int_equal(put_row(&p, 0, w, GY_F32) | put_row(&q, 0, half[i], from[i]), 0);
             assert_memory_equal(p.mem, q.mem, p.bytes + 128);
@@ -364,7 +382,7 @@ static void not_finite(void **state) {
     for (size_t i = 0; i < 4; i++)
         for (size_t where = 0; where < 600; where += 599) {
             float scale = 7;
-            panels p = panels_make(grouped[i % 2], 1, 600);
+            panels p = panels_make(grouped[i % N_GROUPED], 1, 600);
             for (size_t j = 0; j < 600; j++) w[j] = 1.0f;
             w[where] = bad[i];
             memset(q, 0xa5, sizeof q);

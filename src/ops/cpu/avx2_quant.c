@@ -10,15 +10,9 @@
 #include "ops/ref/host.h"
 
 #define ALWAYS static inline __attribute__((always_inline))
-#define QUANT_ROWS 4
+enum { QUANT_MOST = 4, QUANT_NEAR_ROWS = 2 };
 #define KERNELS gy_cpu_quant_avx2
 #define KERNELS_NAME "avx2"
-
-/* What a tile brings into the L2: n lines for each of its groups, from p on. */
-typedef struct quant_ahead {
-    const uint8_t *p;
-    int64_t n;
-} quant_ahead;
 
 ALWAYS __m256i load_32(const uint8_t *p) {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
@@ -30,9 +24,8 @@ ALWAYS __m256i four_of(const int8_t *x) {
     return _mm256_set1_epi32(v);
 }
 
-/* Dots of 8 rows of the panel, from w on. */
+/* Adds dots of 8 rows of the panel, from w on. */
 ALWAYS void dot_8(int mr, const uint8_t *w, const int8_t *x, int64_t stride, __m256i *d) {
-    for (int r = 0; r < mr; r++) d[r] = _mm256_setzero_si256();
     for (int quad = 0; quad < GY_GROUP / 4; quad++) {
         __m256i q = _mm256_xor_si256(load_32(w + quad * GY_PANEL * 4), _mm256_set1_epi8((char)0x80));
         for (int r = 0; r < mr; r++) {
@@ -61,18 +54,19 @@ ALWAYS void dot_4(int mr, const uint8_t *w, const int8_t *x, int64_t stride, con
         d[r] = _mm256_add_epi32(_mm256_madd_epi16(d[r], _mm256_set1_epi16(1)), _mm256_set1_epi32(bias[r * n_group]));
 }
 
-ALWAYS void tile_of(gy_dtype type, int mr, const uint8_t *panel, const gy_cpu_quant *t, int64_t row, float *y,
-                    quant_ahead ahead) {
+ALWAYS void groups_of(gy_dtype type, int mr, const uint8_t *panel, const gy_cpu_quant *t, int64_t row, float *y,
+                      gy_cpu_ahead ahead) {
     const int64_t n_group = t->n_group, stride = n_group * GY_GROUP, first = row * n_group;
     for (int i = 0; i < mr * GY_PANEL; i += 8) _mm256_storeu_ps(y + i, _mm256_setzero_ps());
     for (int64_t g = first; g < first + n_group; g++, panel += gy_block_bytes(type)) {
-        for (int64_t i = 0; i < ahead.n; i++, ahead.p += 64) __builtin_prefetch(ahead.p, 0, 2);
+        gy_cpu_fetch(type, panel, &ahead);
         for (int o = 0; o < GY_PANEL; o += 8) {
-            const uint8_t *w = panel + GY_BLOCK_SCALES + o * 4;
-            __m256i d[QUANT_ROWS],
+            const uint8_t *w = panel + gy_block_scales(type) + o * 4;
+            __m256i d[QUANT_MOST],
                 bits = _mm256_cvtepu16_epi32(_mm_load_si128((const __m128i *)(const void *)(panel + o * 2)));
             __m256 s = _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
             if (type == GY_Q8) {
+                for (int r = 0; r < mr; r++) d[r] = _mm256_setzero_si256();
                 dot_8(mr, w, t->q + g * GY_GROUP, stride, d);
             } else {
                 dot_4(mr, w, t->q + g * GY_GROUP, stride, t->bias + g, n_group, d);
@@ -86,23 +80,60 @@ ALWAYS void tile_of(gy_dtype type, int mr, const uint8_t *panel, const gy_cpu_qu
     }
 }
 
-typedef void (*tile_fn)(const uint8_t *panel, const gy_cpu_quant *t, int64_t row, float *y, quant_ahead ahead);
+/* Sums of whole numbers are in memory too; |x| and the sign of x leave no bias. */
+ALWAYS void channel_of(int mr, const uint8_t *panel, const gy_cpu_quant *t, int64_t row, float *y, gy_cpu_ahead ahead) {
+    const int64_t stride = t->n_group * GY_GROUP;
+    const int8_t *x = t->q + row * stride;
+    int32_t sum[QUANT_MOST * GY_PANEL] = {0};
+    for (int64_t g = 0; g < t->n_group; g++, panel += gy_block_bytes(GY_Q8C), x += GY_GROUP) {
+        gy_cpu_fetch(GY_Q8C, panel, &ahead);
+        for (int o = 0; o < GY_PANEL; o += 8) {
+            __m256i d[QUANT_MOST], *at = (__m256i *)(void *)(sum + o);
+            for (int r = 0; r < mr; r++) d[r] = _mm256_loadu_si256(at + r * GY_PANEL / 8);
+            dot_8(mr, panel + o * 4, x, stride, d);
+            for (int r = 0; r < mr; r++) _mm256_storeu_si256(at + r * GY_PANEL / 8, d[r]);
+        }
+    }
+    for (int i = 0; i < mr * GY_PANEL; i += 8) {
+        __m256 s = _mm256_loadu_ps((const float *)(const void *)panel + i % GY_PANEL);
+        __m256 v = _mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i *)(const void *)(sum + i)));
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(v, _mm256_mul_ps(_mm256_set1_ps(t->scale[row + i / GY_PANEL]), s)));
+    }
+}
+
+ALWAYS void tile_of(gy_dtype type, int mr, const uint8_t *panel, const gy_cpu_quant *t, int64_t row, float *y,
+                    gy_cpu_ahead ahead) {
+    if (type == GY_Q8C) {
+        channel_of(mr, panel, t, row, y, ahead);
+    } else {
+        groups_of(type, mr, panel, t, row, y, ahead);
+    }
+}
+
+typedef void (*tile_fn)(const uint8_t *panel, const gy_cpu_quant *t, int64_t row, float *y, gy_cpu_ahead ahead);
 
 #define TILE(type, mr)                                                                                                 \
     static void tile_##type##_##mr(const uint8_t *panel, const gy_cpu_quant *t, int64_t row, float *y,                 \
-                                   quant_ahead ahead) {                                                                \
+                                   gy_cpu_ahead ahead) {                                                               \
         tile_of(type, mr, panel, t, row, y, ahead);                                                                    \
     }
 #define TILES(type) TILE(type, 1) TILE(type, 2) TILE(type, 3) TILE(type, 4)
 TILES(GY_Q8)
 TILES(GY_Q4)
+TILES(GY_Q8C)
 
-static const tile_fn tiles[2][QUANT_ROWS] = {{tile_GY_Q8_1, tile_GY_Q8_2, tile_GY_Q8_3, tile_GY_Q8_4},
-                                             {tile_GY_Q4_1, tile_GY_Q4_2, tile_GY_Q4_3, tile_GY_Q4_4}};
+static const tile_fn tiles[3][QUANT_MOST] = {{tile_GY_Q8_1, tile_GY_Q8_2, tile_GY_Q8_3, tile_GY_Q8_4},
+                                             {tile_GY_Q4_1, tile_GY_Q4_2, tile_GY_Q4_3, tile_GY_Q4_4},
+                                             {tile_GY_Q8C_1, tile_GY_Q8C_2, tile_GY_Q8C_3, tile_GY_Q8C_4}};
+
+static int quant_most(gy_dtype type) {
+    (void)type;
+    return QUANT_MOST;
+}
 
 static void quant_tile(gy_dtype type, int mr, const uint8_t *panel, const gy_cpu_quant *t, int64_t row, float *y,
-                       quant_ahead ahead) {
-    tiles[type == GY_Q4][mr - 1](panel, t, row, y, ahead);
+                       gy_cpu_ahead ahead) {
+    tiles[type == GY_Q4 ? 1 : type == GY_Q8C ? 2 : 0][mr - 1](panel, t, row, y, ahead);
 }
 
 #include "ops/cpu/quant.inc"

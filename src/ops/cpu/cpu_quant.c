@@ -56,6 +56,7 @@ void gy_cpu_quant_run(cpu_backend *c, const gy_linear_args *a) {
                               .bias = (int32_t *)(void *)(c->scratch + n * n_group),
                               .q = (int8_t *)(void *)(c->scratch + 2 * n * n_group),
                               .n_group = n_group,
+                              .n_scale = gy_quant_scales(a->w->dtype, a->w->k),
                               .row0 = r,
                               .n_row = n}};
         quant_run(c, rows_member, &t, n * a->w->k);

@@ -12,12 +12,31 @@ typedef struct gy_cpu_quant {
     const gy_linear_args *a;
     gy_dtype act;
     int8_t *q;     /* [n_row, n_group * 32] */
-    float *scale;  /* [n_row, n_group] */
-    int32_t *bias; /* [n_row, n_group]: what a dot with weights that are held as q + 128 (Q4: q + 8) has too much,
+    float *scale;  /* [n_row, n_scale] */
+    int32_t *bias; /* [n_row, n_scale]: what a dot with weights that are held as q + 128 (Q4: q + 8) has too much,
                       negative */
-    int64_t n_group;
-    int64_t row0, n_row; /* which rows of a->x these are */
+    int64_t n_group, n_scale; /* n_scale: n_group, or 1 (Q8C) */
+    int64_t row0, n_row;      /* which rows of a->x these are */
 } gy_cpu_quant;
+
+/* What a tile brings into the L2 while it computes. `near` (one tile of few rows, bound by memory): the stream that it
+ * reads, QUANT_NEAR bytes on; the processor's own prefetcher follows that. Else n lines of the next panel for each
+ * group, from p on. */
+typedef struct gy_cpu_ahead {
+    const uint8_t *p;
+    int64_t n;
+    int near;
+} gy_cpu_ahead;
+enum { QUANT_NEAR = 1088 };
+
+/* Before a block is used. */
+static inline __attribute__((always_inline)) void gy_cpu_fetch(gy_dtype type, const uint8_t *block, gy_cpu_ahead *a) {
+    if (a->near) {
+        for (int64_t i = 0; i < gy_block_bytes(type); i += 64) __builtin_prefetch(block + QUANT_NEAR + i, 0, 2);
+    } else {
+        for (int64_t i = 0; i < a->n; i++, a->p += 64) __builtin_prefetch(a->p, 0, 2);
+    }
+}
 
 typedef struct gy_cpu_quant_kernels {
     const char *name;

@@ -52,7 +52,10 @@ static inline gy_status gy_host_sync(gy_backend *be, gy_err *err) { /* host oper
 enum { GY_HOST_KV_TYPES = 1 << GY_I8 };
 
 /* What both host backends' linear takes. */
-enum { GY_HOST_WEIGHT_TYPES = 1 << GY_F32 | 1 << GY_F16 | 1 << GY_BF16 | 1 << GY_F8_E4M3 | 1 << GY_Q8 | 1 << GY_Q4 };
+enum {
+    GY_HOST_WEIGHT_TYPES =
+        1 << GY_F32 | 1 << GY_F16 | 1 << GY_BF16 | 1 << GY_F8_E4M3 | 1 << GY_Q8 | 1 << GY_Q4 | 1 << GY_Q8C
+};
 
 /* Element i of an array of F32, F16 or BF16, or of a weight in E4M3 or KV in I8, which its scale still lacks; other
  * types never reach an operation in such arrays (model loading refuses them; groups are read by tensor/quant.h). */
@@ -110,9 +113,9 @@ static inline float gy_host_quant_group(int8_t *q, const float *v) {
     return finite ? scale : NAN;
 }
 
-/* A head of a row of KV in I8 (ops.h, gy_rope_kv_args), n elements of act: returns its scale. Here for the same
- * reason. */
-static inline float gy_host_quant_head(int8_t *q, gy_dtype act, const void *x, int64_t at, int64_t n) {
+/* The scale of n elements of act, NaN where one is not finite, and one of them in whole numbers: a head of a row of KV
+ * in I8 (ops.h, gy_rope_kv_args), or an input row for weights in Q8C. Here for the same reason. */
+static inline float gy_host_quant_scale(gy_dtype act, const void *x, int64_t at, int64_t n) {
     uint32_t most = 0;
     float largest, scale;
     for (int64_t i = 0; i < n; i++) {
@@ -122,13 +125,24 @@ static inline float gy_host_quant_head(int8_t *q, gy_dtype act, const void *x, i
         u &= 0x7fffffffu;
         most = u > most ? u : most;
     }
-    int finite = most < 0x7f800000u;
     memcpy(&largest, &most, sizeof largest);
     scale = largest / 127.0f;
     scale = scale < 0x1p-126f ? 0x1p-126f : scale;
+    return most < 0x7f800000u ? scale : NAN;
+}
+
+static inline int gy_host_quant_value(float v, float scale) {
+    const float big = 0x1.8p23f;
+    return isnan(scale) ? 0 : (int)(v / scale + big - big);
+}
+
+/* All of them: returns their scale. */
+static inline float gy_host_quant_head(int8_t *q, gy_dtype act, const void *x, int64_t at, int64_t n) {
+    float scale = gy_host_quant_scale(act, x, at, n);
+    int finite = !isnan(scale);
     const float big = 0x1.8p23f;
     for (int64_t i = 0; i < n; i++) q[i] = finite ? (int8_t)(gy_host_get(x, act, at + i) / scale + big - big) : 0;
-    return finite ? scale : NAN;
+    return scale;
 }
 
 /* The scale of head ih in a row of KV in I8. */

@@ -34,10 +34,27 @@ static void grouped_row(gy_backend *be, const gy_linear_args *a, int64_t r, int6
         gy_host_put(a->y, a->y_f32 ? GY_F32 : be->act, r * w->n + i, gy_host_round(be->act, sum[i - lo]));
 }
 
+/* Q8C: quantises element by element for each piece of outputs, as there is no memory for a row. */
+static void channel_row(gy_backend *be, const gy_linear_args *a, int64_t r, int64_t lo, int64_t hi) {
+    const gy_weight *w = a->w;
+    int32_t dot[GROUPED_OUT] = {0};
+    float scale = gy_host_quant_scale(be->act, a->x, r * w->k, w->k);
+    for (int64_t j = 0; j < w->k; j++) {
+        int q = gy_host_quant_value(gy_host_get(a->x, be->act, r * w->k + j), scale);
+        for (int64_t i = lo; i < hi; i++) dot[i - lo] += q * gy_quant_value(w->part[0].data, w->dtype, w->k, i, j);
+    }
+    for (int64_t i = lo; i < hi; i++) {
+        float v = (float)dot[i - lo] * (scale * gy_quant_scale(w->part[0].data, w->dtype, w->k, i, 0));
+        gy_host_put(a->y, a->y_f32 ? GY_F32 : be->act, r * w->n + i, gy_host_round(be->act, v));
+    }
+}
+
 static void linear_grouped(gy_backend *be, const gy_linear_args *a) {
+    void (*row)(gy_backend * be, const gy_linear_args *a, int64_t r, int64_t lo, int64_t hi) =
+        a->w->dtype == GY_Q8C ? channel_row : grouped_row;
     for (int64_t r = 0; r < a->n_row; r++)
         for (int64_t i = 0; i < a->w->n; i += GROUPED_OUT)
-            grouped_row(be, a, r, i, a->w->n - i < GROUPED_OUT ? a->w->n : i + GROUPED_OUT);
+            row(be, a, r, i, a->w->n - i < GROUPED_OUT ? a->w->n : i + GROUPED_OUT);
 }
 
 void gy_ref_linear(gy_backend *be, const gy_linear_args *a) {

@@ -7,7 +7,7 @@
 
 #include "ops/ops.h"
 
-enum { GY_CUDA_ABI = 6 }; /* raised whenever this struct or ops.h changes without changing a size below */
+enum { GY_CUDA_ABI = 7 }; /* raised whenever this struct or ops.h changes without changing a size below */
 
 typedef struct gy_cuda_abi {
     /* Filled by the library, compared by the loader with its own values. */

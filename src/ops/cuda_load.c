@@ -194,16 +194,23 @@ void gy_cuda_device_close(gy_device *d) {
     if (d) gy_mem_free(d->arg);
 }
 
+#define STAGE "+stage"
+
+int gy_cuda_wants_stage(const char *text) {
+    size_t n = strlen(text), tail = strlen(STAGE);
+    return n > tail && !strcmp(text + n - tail, STAGE);
+}
+
 gy_status gy_cuda_parse_device(const char *text, gy_err *err, int32_t *device_out) {
     const char *p = text + 4;
     long n = 0;
-    if (!strncmp(text, "cuda", 4) && !*p) {
+    if (!strncmp(text, "cuda", 4) && (!*p || !strcmp(p, STAGE))) {
         *device_out = 0;
         return GY_OK;
     }
     char *end = NULL;
     if (!strncmp(text, "cuda:", 5) && p[1] >= '0' && p[1] <= '9') n = strtol(p + 1, &end, 10);
-    if (!end || *end || n > 1023)
+    if (!end || (*end && strcmp(end, STAGE) != 0) || n > 1023)
         return gy_err_set(err, GY_E_ARG, "device: found '%.40s', expected cuda or cuda:N with N from 0", text);
     *device_out = (int32_t)n;
     return GY_OK;

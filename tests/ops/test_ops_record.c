@@ -5,10 +5,13 @@
  * is recorded, and then started again with other positions. Recorded are as many rows as record_rows says. Skipped
  * where there is no GPU.
  *
+ * Rows alone once more with the stage as one launch (gy_cuda_opts.stage), where a shape fits it.
+ *
  * test_ops_record --shape N: the Nth alone. --kv int8: the KV of --time. --without MASK,...: without these parts
  * (gy_cuda_opts), one after another.
  * --time [ROWS CONTEXT]...: us a layer of Ouro-1.4B's 24, by operations and recorded without each of the masks,
- * instead; beside it what the host took to queue it.
+ * instead; beside it what the host took to queue it. --stage FLIGHT,FLIGHT_KV,AHEAD,PACE,COUNTERS,PARTS ...: the stage
+ * with this instead of 0,0,0,0,0,0 (as usual); several are tried one after another, by --time too, in one process.
  */
 #include "ops_fixture.h"
 
@@ -60,8 +63,9 @@ typedef struct fixture {
     gy_backend *be;
     uint32_t without;
     const shape *s;
-    float *unit; /* [POOL] host */
-    uint16_t *piece;
+    float *unit;     /* [POOL] host */
+    uint16_t *piece; /* [POOL] of the last tensor's base and amplitude */
+    float base, amplitude;
     size_t drawn;
     gy_weight w[MAX_LAYERS][4];
     layer layer[MAX_LAYERS];
@@ -77,6 +81,7 @@ typedef struct fixture {
     float *cos, *sin;
     void *record;
     int32_t n_layer;
+    int is_stage;
 } fixture;
 
 enum { BORDER = 1024, KV_OFTEN = 64 << 20 }; /* more KV memory than that is compared at the end */
@@ -91,7 +96,10 @@ static void *hold(fixture *f, size_t bytes) {
 /* n elements of base + amplitude * random. */
 static void *tensor(fixture *f, size_t n, float base, float amplitude) {
     char *p = hold(f, n * 2);
-    for (size_t i = 0; i < POOL; i++) f->piece[i] = gy_f32_to_bf16(base + amplitude * f->unit[i]);
+    if (base != f->base || amplitude != f->amplitude)
+        for (size_t i = 0; i < POOL; i++) f->piece[i] = gy_f32_to_bf16(base + amplitude * f->unit[i]);
+    f->base = base;
+    f->amplitude = amplitude;
     size_t at = f->drawn * 977 % POOL;
     for (size_t i = 0, take; i < n; i += take, at = 0) {
         take = n - i < POOL - at ? n - i : POOL - at;
@@ -165,13 +173,14 @@ static void open_record(fixture *f) {
     assert_non_null(f->record);
 }
 
-static void fixture_open(fixture *f, const shape *s, int32_t n_layer, uint32_t without) {
-    *f = (fixture){.s = s, .n_layer = n_layer, .without = without};
+static void fixture_open(fixture *f, const shape *s, int32_t n_layer, uint32_t without, const gy_cuda_stage *stage) {
+    *f = (fixture){.s = s, .n_layer = n_layer, .without = without, .is_stage = stage != NULL};
     gy_cuda_opts o = {.act = GY_BF16,
                       .n_thread = 1,
                       .limits = {.max_row = MAX_ROWS, .max_k = 17920, .max_len = 4096},
                       .without = without};
     gy_err err = {0};
+    if (stage) o.stage = *stage;
     if (gy_backend_cuda_create(&o, &err, &f->be) < 0) fail_msg("%s", err.msg);
     f->unit = malloc(POOL * sizeof *f->unit);
     f->piece = malloc(POOL * sizeof *f->piece);
@@ -358,6 +367,8 @@ static const batch batches[] = {
     {1, {511}},
     {1, {1100}},
     {1, {2040}},
+    {1, {1022}},
+    {1, {510}},
     {2, {5, 513}},
     {3, {128, 0, 1023}},
     {4, {1, 2, 3, 4}},
@@ -391,8 +402,8 @@ static int run_batch(fixture *f, const batch *b) {
     place_rows(f, b->n_row, pos);
     fill_rows(f, b->n_row);
     for (int32_t call = 0; call < CALLS; call++) {
-        snprintf(what, sizeof what, "%s, without %u, %d rows, row 0 at %d, call %d", f->s->name, f->without, b->n_row,
-                 b->pos[0], call);
+        snprintf(what, sizeof what, "%s, without %u%s, %d rows, row 0 at %d, call %d", f->s->name, f->without,
+                 f->is_stage ? ", stage" : "", b->n_row, b->pos[0], call);
         n_ran += run_both(f, b->n_row, pos, call, 0, what);
     }
     if (f->kv_bytes < KV_OFTEN || b == &batches[COUNT(batches) - 1])
@@ -450,6 +461,59 @@ static void run_shape(fixture *f) {
     print_message("    %s, without %u: equal%s\n", f->s->name, f->without, is_fused ? ", silu in gate_up" : "");
 }
 
+/* Ways that are tried one after another; none given: as usual. */
+static gy_cuda_stage stages[32] = {{.is_on = 1}};
+static int n_stage;
+
+static void add_stage(char *text) {
+    gy_cuda_stage *s = &stages[n_stage++];
+    int32_t *const field[] = {&s->flight, &s->flight_kv, &s->ahead, &s->pace, &s->n_counter, &s->parts};
+    *s = (gy_cuda_stage){.is_on = 1};
+    for (int i = 0; i < COUNT(field); i++) {
+        char *word = strtok_r(text, ",", &text);
+        if (word) *field[i] = atoi(word);
+    }
+}
+
+/* What layers leave between them stays unwritten where all of them are one launch. */
+static int leaves_nothing(fixture *f) {
+    uint16_t poison = 0x1234, found = 0;
+    int32_t pos[1] = {9};
+    places at;
+    place_rows(f, 1, pos);
+    int32_t n_all = begin(f, 1, pos, 0, 0, &at);
+    for (int i = 0; i < 3; i++) {
+        f->be->ops->upload(f->be, f->att, &poison, sizeof poison);
+        if (run_recorded(f, tell_rows(f, &at, n_all))) break;
+    }
+    f->be->ops->download(f->be, &found, f->att, sizeof found);
+    return found == poison;
+}
+
+/* Rows alone, with the stage as one launch. */
+static void run_stages(const shape *s) {
+    static fixture f;
+    int fits =
+        s->d == 128 && s->n_embd <= 2048 && s->n_ff <= 5632 && s->norms != GY_RESIDUAL_SUM && !s->bias && !s->kv_i8;
+    for (int i = 0; i < (n_stage ? n_stage : 1); i++) {
+        fixture_open(&f, s, s->n_layer, 0, &stages[i]);
+        for (int k = 0; k < COUNT(batches); k++)
+            if (batches[k].n_row == 1) assert_true(run_batch(&f, &batches[k]) > 0);
+        compare(&f, f.kv[0].base, f.kv[1].base, f.kv_bytes, s->name);
+        int is_one = leaves_nothing(&f);
+        print_message("    %s, stage %d: equal%s\n", s->name, i, is_one ? ", one launch" : "");
+        assert_int_equal(is_one, fits);
+        fixture_close(&f);
+    }
+}
+
+static void test_stages(void **state) {
+    (void)state;
+    if (cuda_missing()) skip();
+    for (int i = 0; i < COUNT(shapes); i++)
+        if (only < 0 || i == only) run_stages(&shapes[i]);
+}
+
 static void test_shapes(void **state) {
     (void)state;
     if (cuda_missing()) skip();
@@ -459,7 +523,7 @@ static void test_shapes(void **state) {
         snprintf(all, sizeof all, "%s", i < 3 && only < 0 ? "0" : masks); /* the wide ones take their time */
         for (char *mask; (mask = strtok_r(rest, ",", &rest));) {
             static fixture f;
-            fixture_open(&f, &shapes[i], shapes[i].n_layer, (uint32_t)atoi(mask));
+            fixture_open(&f, &shapes[i], shapes[i].n_layer, (uint32_t)atoi(mask), NULL);
             run_shape(&f);
             fixture_close(&f);
         }
@@ -506,39 +570,54 @@ static void print_cell(fixture *f, int32_t n_row, int32_t context) {
     int32_t n_all = begin(f, n_row, pos, 0, 0, &at);
     gy_rows rows = tell_rows(f, &at, n_all);
     timed one = time_of(f, 0, rows), all = time_of(f, 1, rows);
-    printf("%3d rows, context %4d, without %u: by operations %.2f us a layer (queued in %.2f), recorded %.2f (%.2f)\n",
-           n_row, context, f->without, one.all, one.queued, all.all, all.queued);
+    printf(
+        "%3d rows, context %4d, without %u%s: by operations %.2f us a layer (queued in %.2f), recorded %.2f (%.2f)\n",
+        n_row, context, f->without, f->is_stage ? ", stage" : "", one.all, one.queued, all.all, all.queued);
     fflush(stdout);
 }
 
-static void print_times(int n, char **args) {
+static void print_cells(const shape *s, uint32_t without, const gy_cuda_stage *stage, int n, char **args) {
     static const char *const usual[] = {"1", "128", "1", "2048", "2", "512", "4", "1024", "8", "128", "8", "1024"};
     static fixture f;
+    fixture_open(&f, s, MAX_LAYERS, without, stage);
+    for (int i = 0; i + 1 < (n ? n : COUNT(usual)); i += 2)
+        print_cell(&f, atoi(n ? args[i] : usual[i]), atoi(n ? args[i + 1] : usual[i + 1]));
+    fixture_close(&f);
+}
+
+static void print_times(int n, char **args) {
     char all[256], *rest = all;
     shape s = shapes[0];
     s.n_layer = s.kv_layers = MAX_LAYERS;
     s.kv_i8 = times_kv_i8;
     snprintf(all, sizeof all, "%s", masks);
-    for (char *mask; (mask = strtok_r(rest, ",", &rest));) {
-        fixture_open(&f, &s, MAX_LAYERS, (uint32_t)atoi(mask));
-        for (int i = 0; i + 1 < (n ? n : COUNT(usual)); i += 2)
-            print_cell(&f, atoi(n ? args[i] : usual[i]), atoi(n ? args[i + 1] : usual[i + 1]));
-        fixture_close(&f);
+    for (char *mask; (mask = strtok_r(rest, ",", &rest));) print_cells(&s, (uint32_t)atoi(mask), NULL, n, args);
+    for (int i = 0; i < n_stage; i++) {
+        const gy_cuda_stage *t = &stages[i];
+        printf("stage: flight %d, with K and V %d, ahead %d, pace %d, counters %d, parts %d\n", t->flight, t->flight_kv,
+               t->ahead, t->pace, t->n_counter, t->parts);
+        print_cells(&s, 0, t, n, args);
     }
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes)};
-    for (; argc > 2 && (!strcmp(argv[1], "--without") || !strcmp(argv[1], "--kv")); argc -= 2, argv += 2) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_stages)};
+    const struct CMUnitTest one[] = {cmocka_unit_test(test_stages)};
+    for (; argc > 2; argc -= 2, argv += 2) {
         if (!strcmp(argv[1], "--kv"))
             times_kv_i8 = !strcmp(argv[2], "int8");
-        else
+        else if (!strcmp(argv[1], "--without"))
             masks = argv[2];
+        else if (strcmp(argv[1], "--stage") != 0)
+            break;
+        else if (n_stage < COUNT(stages))
+            add_stage(argv[2]);
     }
     if (argc > 1 && !strcmp(argv[1], "--time")) {
         if (!cuda_missing()) print_times(argc - 2, argv + 2);
         return 0;
     }
     if (argc > 2 && !strcmp(argv[1], "--shape")) only = atoi(argv[2]);
+    if (n_stage) return cmocka_run_group_tests(one, NULL, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

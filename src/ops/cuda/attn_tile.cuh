@@ -54,6 +54,7 @@ static __device__ inline int lane_anew(void) {
     return lane;
 }
 
+#ifndef GY_EMULATED /* tests/stage has its own of these */
 static __device__ inline void ldmatrix4(uint32_t r[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -91,6 +92,7 @@ static __device__ inline void copy_commit(void) {
 template <int N> static __device__ inline void copy_wait(void) { /* until at most N groups are under way */
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
+#endif
 
 /* Where a slot's K of a layer lies, counted in heads (of D elements: 31 bits reach over any GPU's memory). */
 template <int D> static __device__ inline int32_t place_of(kv_shape shape, int32_t slot) {

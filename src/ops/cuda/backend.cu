@@ -1,5 +1,6 @@
 /* The backend's life: device, memory, copies, errors, and its table. Computes nothing. */
 #include "ops/cuda/record.cuh"
+#include "ops/cuda/stage.cuh"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -53,9 +54,11 @@ static const char *advice(cuda_be *c) {
 
 static gy_status first_error(cuda_be *c, gy_err *err) {
     if (c->first == cudaSuccess) return GY_OK;
+    char wait[128] = "";
+    cuda_stage_failure(c->stage, wait, sizeof wait);
     return cuda_err(err, c->first == cudaErrorMemoryAllocation ? GY_E_NOMEM : GY_E_DEVICE,
-                    "device cuda:%d: %s: %s (%s)%s", c->device, c->where, cudaGetErrorString(c->first),
-                    cudaGetErrorName(c->first), advice(c));
+                    "device cuda:%d: %s: %s (%s)%s%s", c->device, c->where, cudaGetErrorString(c->first),
+                    cudaGetErrorName(c->first), wait, advice(c));
 }
 
 static gy_status be_sync(gy_backend *be, gy_err *err) {
@@ -233,6 +236,7 @@ static void be_destroy(gy_backend *be) {
     cuda_be *c = of_be(be);
     cuda_enter(c);
     if (c->stream) cudaStreamSynchronize(c->stream);
+    cuda_stage_close(c->stage);
     cuda_attn_close(c);
     cuda_lt_close(c);
     cudaFree(c->seed);
@@ -400,6 +404,7 @@ static gy_status create(const gy_cuda_opts *o, gy_err *err, gy_backend **out) {
     c->limits = o->limits;
     c->without = o->without;
     gy_status st = open_parts(c, err);
+    if (st >= 0 && o->stage.is_on && o->act == GY_BF16) c->stage = cuda_stage_open(c, &o->stage);
     if (st < 0)
         be_destroy(&c->head.be);
     else

@@ -24,6 +24,7 @@ typedef __nv_bfloat16 bf16;
 struct cuda_lt;     /* blaslt.cu */
 struct cuda_attn;   /* attn.cu */
 struct cuda_record; /* record.cu */
+struct cuda_stage;  /* stage.cu */
 
 /* Pinned memory that uploads go through, in segments: a segment is written again when the copies out of it are done. */
 enum { RING_SEGMENTS = 4, RING_SEGMENT_BYTES = 8 << 20 };
@@ -50,6 +51,7 @@ typedef struct cuda_be {
     cuda_lt *lt;            /* act BF16 only */
     cuda_attn *attn;        /* plan and partial sums */
     cuda_record *recording; /* calls are kept for it; NULL: carried out */
+    cuda_stage *stage;      /* NULL: stages are not one launch */
     void *late;             /* pinned: what is fetched */
     size_t late_bytes;
     cudaEvent_t mark;

@@ -21,6 +21,7 @@
  */
 #include "ops/cuda/narrow.cuh"
 #include "ops/cuda/record.cuh"
+#include "ops/cuda/stage.cuh"
 
 #include <stdlib.h>
 #include <string.h>
@@ -201,18 +202,83 @@ static int32_t multiply_silu(gy_backend *be, const cuda_record *r, int32_t i) {
     return !is_read_later(r, i + 2, a->y) && cuda_linear_silu(be, a->x, a->w, a->n_row, silu->y) ? 2 : 0;
 }
 
+/* The layer whose calls begin at i, of an input a and a residual stream h; 0: there is none. */
+static int layer_at(const cuda_record *r, int32_t i, const void *a, const void *h, stage_calls *out) {
+    static const call_kind order[] = {CALL_LINEAR,        CALL_ROPE_KV, CALL_ATTN,     CALL_LINEAR,
+                                      CALL_RESIDUAL_NORM, CALL_LINEAR,  CALL_SILU_MUL, CALL_LINEAR};
+    for (int k = 0; k < 8; k++)
+        if (!call_at(r, i + k, order[k])) return 0;
+    const record_call *c = r->call + i, *end = call_at(r, i + 8, CALL_RESIDUAL_NORM);
+    *out = {{&c[0].a.linear, &c[3].a.linear, &c[5].a.linear, &c[7].a.linear},
+            &c[1].a.rope_kv,
+            &c[2].a.attn,
+            &c[6].a.silu_mul,
+            &c[4].a.residual_norm,
+            end ? &end->a.residual_norm : NULL};
+    for (int k = 0; k < STAGE_PRODUCTS; k++)
+        if (out->w[k]->y_f32 || out->w[k]->n_row != 1) return 0;
+    const gy_residual_norm_args *m = out->middle;
+    return out->w[0]->x == a && out->rope->qkv == out->w[0]->y && out->attn->q == out->rope->qkv &&
+           out->w[1]->x == out->attn->y && m->r.b == out->w[1]->y && m->r.h == h && out->w[2]->x == m->y &&
+           out->silu->gu == out->w[2]->y && out->w[3]->x == out->silu->y &&
+           (!end || (end->a.residual_norm.r.b == out->w[3]->y && end->a.residual_norm.r.h == h));
+}
+
+/* Nobody reads from call i on what the layers leave beside h and KV. */
+static int leaves_nothing(const cuda_record *r, int32_t i, const void *a, const stage_calls *l) {
+    const void *left[] = {a, l->w[0]->y, l->attn->y, l->w[1]->y, l->middle->y, l->w[2]->y, l->silu->y, l->w[3]->y};
+    for (const void *p : left)
+        if (is_read_later(r, i, p)) return 0;
+    return 1;
+}
+
+/* All layers of a row from the norm in front of them to the residual behind. */
+static int32_t stay(cuda_be *c, const cuda_record *r, int32_t i) {
+    const record_call *first = call_at(r, i, CALL_NORM), *last = NULL;
+    if (!c->stage || !first || first->a.norm.n_row != 1 || r->to->key.of.n_row != 1) return 0;
+    stage_run run = {&first->a.norm, NULL, 0, (int32_t)r->to->key.attn.n_chunk, {}};
+    const void *a = first->a.norm.y, *h = first->a.norm.x;
+    int32_t at = i + 1;
+    for (; !last; at += 9) {
+        stage_calls *l = &run.layer[run.n_layer];
+        if (run.n_layer == STAGE_LAYERS || !layer_at(r, at, a, h, l)) return 0;
+        run.n_layer++;
+        if (l->end)
+            a = l->end->y;
+        else if (!(last = call_at(r, at + 8, CALL_RESIDUAL)) || last->a.residual.h != h ||
+                 last->a.residual.b != l->w[3]->y)
+            return 0;
+    }
+    run.last = &last->a.residual;
+    for (int32_t k = 0; k < run.n_layer; k++)
+        if (!leaves_nothing(r, at, k ? run.layer[k - 1].end->y : first->a.norm.y, &run.layer[k])) return 0;
+    return cuda_stage_run(c, c->stage, &run) ? at - i : 0;
+}
+
 /* How many calls from i on one launch has done; 0: none, they are to be carried out. */
 static int32_t fused(cuda_be *c, const cuda_record *r, int32_t i) {
-    return c->without & GY_CUDA_FUSED ? 0 : multiply_silu(&c->head.be, r, i);
+    int32_t n = stay(c, r, i);
+    return n || c->without & GY_CUDA_FUSED ? n : multiply_silu(&c->head.be, r, i);
+}
+
+/* What follows a stage is not launched early: whether a graph may do that behind a cooperative kernel is not known. */
+static void carry_out_behind(cuda_be *c, const record_call *k) {
+    int overlaps = c->overlaps;
+    c->overlaps = 0;
+    carry_out(&c->head.be, k);
+    c->overlaps = overlaps;
 }
 
 static void walk(cuda_be *c, const cuda_record *r) {
-    for (int32_t i = 0; i < r->n_call; i++) {
+    int32_t behind = -1; /* a stage */
+    for (int32_t i = 0; i < r->n_call;) {
         int32_t n = fused(c, r, i);
-        if (n)
-            i += n - 1;
-        else
+        if (!n && behind == i)
+            carry_out_behind(c, &r->call[i]);
+        else if (!n)
             carry_out(&c->head.be, &r->call[i]);
+        i += n ? n : 1;
+        if (n > 2) behind = i;
     }
 }
 

@@ -52,6 +52,12 @@ def test_weights_in_fewer_bits(place):
         assert f"weights: found {how}, which backend cuda does not take; use --weights auto, or --device cpu" in err
 
 
+def test_kv_in_int8(place):
+    kv = ["--kv-dtype", "int8"]
+    here = subprocess.run([GYRE, *RUN[:-2], "--backend", "ref", *kv], capture_output=True, timeout=60, text=True)
+    assert call(place, [*RUN, *kv], 0)[0] == here.stdout != ""
+
+
 def test_no_library(tmp_path):
     shutil.copy2(GYRE, tmp_path / "gyre")
     err = call(tmp_path, RUN, 1, LD_LIBRARY_PATH="/nowhere")[1]

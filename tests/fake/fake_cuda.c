@@ -106,6 +106,7 @@ FORWARD(latent_init)
 
 static const gy_ops fake_ops = {.name = "cuda",
                                 .weight_types = 1 << GY_F32 | 1 << GY_F16 | 1 << GY_BF16 | 1 << GY_F8_E4M3,
+                                .kv_types = 1 << GY_I8,
                                 .alloc = fake_alloc,
                                 .free = fake_free,
                                 .upload = fake_upload,

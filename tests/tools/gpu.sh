@@ -50,6 +50,12 @@ if wanted golden; then
     stage equal_gpu "$build/tests/test_equal_gpu"
     [ ! -x "$build/tests/test_device" ] || stage device env GY_TEST_BACKEND=cuda "$build/tests/test_device" --alone
     for t in golden bf16 eight_bits; do stage "$t" env GY_TEST_BACKEND=cuda "$build/tests/test_$t"; done
+    grep -a 'same best token' "$out/eight_bits.log" | sed 's/^/    | /'
+    head -c 1800 docs/pd.md >"$out/text"
+    for kv in auto int8; do
+        stage "eval_6m_kv_$kv" "$build/gyre" eval models/gyre-6m --file "$out/text" --device cuda --kv-dtype "$kv"
+        sed 's/^/    | /' "$log"
+    done
 fi
 if wanted long; then
     for t in equal equal_prefix equal_preempt equal_choices; do

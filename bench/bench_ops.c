@@ -1,8 +1,10 @@
-/* gyre-bench-ops: linear and decode attention of the CPU backend at the shapes of ouro-1.4b and nanbeige-3b, beside the
- * two ceilings of the machine, measured in the same run: read bandwidth (sums over 1.5 GiB by all threads) and f32
- * multiply-adds per second (registers only).
+/* gyre-bench-ops: linear and decode attention of the CPU backend at the shapes of ouro-1.4b, nanbeige-3b and huginn,
+ * beside the two ceilings of the machine, measured in the same run: read bandwidth (sums over 1.5 GiB by all threads)
+ * and f32 multiply-adds per second (registers only). Memory that changes its speed within a run (docs/kernels.md) would
+ * spoil the shares of attention: there the bandwidth is probed again before each few calls, and their median call is
+ * set against that probe.
  *
- *   gyre-bench-ops [--threads N] [--mask avx2] [--rows N] [--seconds S] [--small-pages] [--json]
+ *   gyre-bench-ops [--threads N] [--mask avx2] [--rows N] [--seconds S] [--only linear|attn] [--small-pages] [--json]
  *
  * --small-pages: 4 KiB pages, as a mapped checkpoint has them; without it huge pages, as KV memory has them.
  * Weights and KV are cold: calls walk through more than 1 GiB, so that nothing is found in a cache that a real step
@@ -29,8 +31,9 @@ typedef struct bench {
     int n_thread, json, only_rows, small_pages;
     double seconds; /* for each figure */
     gy_team *team;
-    gy_backend *be;
-    uint16_t *pool; /* BF16 values, pool_n of them */
+    const char *only;        /* operation, or NULL */
+    gy_backend *be, *be_f32; /* activations in BF16, in F32 */
+    uint16_t *pool;          /* BF16 values, pool_n of them */
     size_t pool_n, pool_at;
     double peak_read, peak_fma; /* bytes/s, flop/s */
 } bench;
@@ -135,54 +138,140 @@ static int linear_bench(bench *b, const linear_shape *shape, int n_row) {
     return ok;
 }
 
-enum { CONTEXT = 2048, KV_LAYERS = 24, MAX_ROWS = 8 };
+/* ---- decode attention ------------------------------------------------------------------------------------------- */
+
+enum { CONTEXT = 2048, KV_LAYERS = 24, MAX_ROWS = 32, MAX_WIDTH = 48 * 128 };
+enum { SLICES = 5, SLICE_CALLS = 20, BLOCK_STRIDE = 7919 }; /* a prime */
+#define PROBE_BYTES ((size_t)256 << 20)
+
+typedef struct attn_shape {
+    const char *name;
+    int n_head, n_head_kv, head_dim;
+} attn_shape;
+
+static const attn_shape attn_shapes[] = {
+    {"ouro-1.4b, 16 heads of 128", 16, 16, 128},
+    {"nanbeige-3b, 48 heads, 8 kv", 48, 8, 128},
+    {"huginn, 55 heads of 96", 55, 55, 96},
+};
 
 typedef struct attn_case {
     gy_attn_args a;
     gy_kv_view kv;
-    int32_t map[CONTEXT], pos[MAX_ROWS], slot[MAX_ROWS];
+    gy_backend *be;
+    int32_t pos[MAX_ROWS], slot[MAX_ROWS];
     int64_t off[MAX_ROWS];
-    uint16_t q[MAX_ROWS * 48 * 128], y[MAX_ROWS * 48 * 128];
-    int32_t n_ctx, at; /* contexts in the pool; the next one */
+    uint16_t q[MAX_ROWS * MAX_WIDTH * 2];
+    float y[MAX_ROWS * MAX_WIDTH];
 } attn_case;
 
-/* Each call takes the next (context, layer): rows of one call have contexts of their own. */
-static void attn_call(bench *b, void *arg) {
-    attn_case *c = arg;
-    c->a.il = c->at++ % KV_LAYERS;
-    b->be->ops->attn(b->be, &c->a);
+/* Each call takes the next layer. */
+static void attn_call(attn_case *c) {
+    c->a.il = (c->a.il + 1) % c->kv.n_layer;
+    c->be->ops->attn(c->be, &c->a);
 }
 
-static int attn_bench(bench *b, const char *name, gy_dtype type, int n_head, int n_head_kv, int n_row) {
+/* A context for each row as far as the pool holds them, and as many layers as it then holds; blocks in no order that a
+ * prefetcher could know. NULL: no memory. */
+static int32_t *attn_place(const bench *b, attn_case *c, int n_row) {
+    int64_t pool = (int64_t)b->pool_n * 2, layer = 2 * gy_kv_row(&c->kv) * (int64_t)gy_dtype_bytes(c->kv.dtype);
+    int64_t n_ctx = pool / (layer * CONTEXT) < n_row ? pool / (layer * CONTEXT) : n_row;
+    int64_t n_layer = pool / (layer * CONTEXT * n_ctx), n_block = n_ctx * (CONTEXT / GY_BLOCK_SLOTS);
+    int32_t *map = gy_mem_alloc(GY_MEM_BASE, (size_t)n_ctx * CONTEXT, sizeof *map);
+    if (!map) return NULL;
+    for (int64_t i = 0; i < n_ctx * CONTEXT; i++)
+        map[i] = (int32_t)(i / GY_BLOCK_SLOTS * BLOCK_STRIDE % n_block * GY_BLOCK_SLOTS + i % GY_BLOCK_SLOTS);
+    for (int r = 0; r < n_row; r++) {
+        c->pos[r] = CONTEXT - 1;
+        c->off[r] = r % n_ctx * CONTEXT;
+        c->slot[r] = map[c->off[r] + CONTEXT - 1];
+    }
+    c->kv.n_layer = (int32_t)(n_layer < KV_LAYERS ? n_layer : KV_LAYERS);
+    c->kv.map = map;
+    c->kv.n_map = n_ctx * CONTEXT;
+    return map;
+}
+
+typedef struct attn_figure {
+    double best, median, ceiling, share; /* seconds of a call; bytes per second; medians but the first */
+} attn_figure;
+
+static double median_of(double *x, int n) {
+    qsort(x, (size_t)n, sizeof *x, double_order);
+    return x[n / 2];
+}
+
+/* The bandwidth, then some calls; this SLICES times. */
+static attn_figure attn_measure(bench *b, attn_case *c, double bytes) {
+    double ceiling[SLICES], share[SLICES], all[SLICES * SLICE_CALLS];
+    int n_all = 0;
+    attn_call(c);
+    for (int i = 0; i < SLICES; i++) {
+        double t[SLICE_CALLS], end;
+        int n = 0;
+        ceiling[i] = gy_ceiling_read(b->team, (char *)b->pool + (size_t)i * PROBE_BYTES, PROBE_BYTES, 1);
+        for (end = now() + b->seconds / SLICES; n < 3 || (now() < end && n < SLICE_CALLS); n++, n_all++) {
+            double t0 = now();
+            attn_call(c);
+            all[n_all] = t[n] = now() - t0;
+        }
+        share[i] = bytes / median_of(t, n) / ceiling[i];
+    }
+    double median = median_of(all, n_all);
+    return (attn_figure){all[0], median, median_of(ceiling, SLICES), median_of(share, SLICES)};
+}
+
+static void attn_report(const bench *b, const attn_case *c, const char *shape, double bytes, attn_figure f) {
+    const char *kv = gy_dtype_name(c->kv.dtype);
+    double flop = 4.0 * c->a.rows.n_row * CONTEXT * c->a.n_head * c->kv.head_dim, fma = flop / f.median;
+    if (b->json) {
+        printf("{\"op\":\"attn\",\"shape\":\"%s\",\"kv\":\"%s\",\"n_row\":%d,\"context\":%d,\"best_us\":%.1f,"
+               "\"median_us\":%.1f,\"gbytes_per_s\":%.2f,\"read_gbytes_per_s\":%.2f,\"read_share\":%.3f,"
+               "\"gflop_per_s\":%.1f,\"fma_share\":%.3f}\n",
+               shape, kv, c->a.rows.n_row, CONTEXT, f.best * 1e6, f.median * 1e6, bytes / f.median * 1e-9,
+               f.ceiling * 1e-9, f.share, fma * 1e-9, fma / b->peak_fma);
+    } else {
+        printf("attn %-28s %-4s %2d rows, median %8.1f us (best %8.1f) %6.2f GB/s of %6.2f, share %.3f; %5.1f GFLOP/s "
+               "%.3f\n",
+               shape, kv, c->a.rows.n_row, f.median * 1e6, f.best * 1e6, bytes / f.median * 1e-9, f.ceiling * 1e-9,
+               f.share, fma * 1e-9, fma / b->peak_fma);
+    }
+    fflush(stdout);
+}
+
+static int attn_bench(bench *b, const attn_shape *s, gy_dtype type, int n_row) {
     attn_case *c = gy_mem_alloc(GY_MEM_BASE, 1, sizeof *c);
     if (!c) return 0;
-    c->kv = (gy_kv_view){.base = b->pool, .dtype = type, .n_layer = KV_LAYERS, .n_head_kv = n_head_kv, .head_dim = 128};
-    int64_t row_bytes = gy_kv_row(&c->kv) * (int64_t)gy_dtype_bytes(type);
-    int32_t n_ctx = (int32_t)((int64_t)b->pool_n * 2 / (KV_LAYERS * 2 * row_bytes * CONTEXT));
-    int32_t *map = gy_mem_alloc(GY_MEM_BASE, (size_t)n_ctx * CONTEXT, sizeof *map);
+    c->be = type == GY_F32 ? b->be_f32 : b->be;
+    c->kv = (gy_kv_view){.base = b->pool, .dtype = type, .n_head_kv = s->n_head_kv, .head_dim = s->head_dim};
+    int32_t *map = attn_place(b, c, n_row);
     if (map) {
-        for (int32_t i = 0; i < n_ctx * CONTEXT; i++) map[i] = i;
-        c->kv.map = map;
-        for (int r = 0; r < n_row; r++) {
-            c->pos[r] = CONTEXT - 1;
-            c->off[r] = (int64_t)(r % n_ctx) * CONTEXT;
-            c->slot[r] = map[c->off[r] + CONTEXT - 1];
-        }
         memcpy(c->q, b->pool, sizeof c->q);
         c->a = (gy_attn_args){.q = c->q,
-                              .q_stride = n_head * 128,
-                              .n_head = n_head,
+                              .q_stride = s->n_head * s->head_dim,
+                              .n_head = s->n_head,
                               .scale = 0.0884f,
                               .kv = &c->kv,
                               .rows = {n_row, c->pos, c->slot, c->off},
                               .y = c->y};
-        double bytes = (double)n_row * CONTEXT * 2 * (double)row_bytes;
-        timing t = measure(b, attn_call, c);
-        report(b, "attn", name, n_row, bytes, 4.0 * n_row * CONTEXT * n_head * 128, t);
+        double row_bytes = (double)gy_kv_row(&c->kv) * (double)gy_dtype_bytes(type);
+        double bytes = 2.0 * n_row * CONTEXT * row_bytes;
+        attn_report(b, c, s->name, bytes, attn_measure(b, c, bytes));
     }
     int ok = map != NULL;
     gy_mem_free(map);
     gy_mem_free(c);
+    return ok;
+}
+
+static int attn_figures(bench *b) {
+    static const int rows[] = {1, 8, MAX_ROWS};
+    static const gy_dtype types[] = {GY_BF16, GY_I8, GY_F32};
+    int ok = 1;
+    for (int i = 0; ok && i < 27; i++) {
+        int n_row = rows[i / 9];
+        if (!b->only_rows || b->only_rows == n_row) ok = attn_bench(b, &attn_shapes[i / 3 % 3], types[i % 3], n_row);
+    }
     return ok;
 }
 
@@ -195,6 +284,8 @@ static int options_read(bench *b, int argc, char **argv) {
             b->json = 1;
         } else if (strcmp(argv[i], "--small-pages") == 0) {
             b->small_pages = 1;
+        } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+            b->only = argv[++i];
         } else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc) {
             b->n_thread = atoi(argv[++i]);
         } else if (strcmp(argv[i], "--rows") == 0 && i + 1 < argc) {
@@ -206,7 +297,7 @@ static int options_read(bench *b, int argc, char **argv) {
             i++;
         } else {
             fprintf(stderr, "usage: gyre-bench-ops [--threads N] [--mask avx2,avx512] [--rows N] [--seconds S] "
-                            "[--small-pages] [--json]\n");
+                            "[--only linear|attn] [--small-pages] [--json]\n");
             return 0;
         }
     }
@@ -215,11 +306,13 @@ static int options_read(bench *b, int argc, char **argv) {
 
 static int bench_open(bench *b) {
     gy_cpu_opts o = {.act = GY_BF16, .n_thread = b->n_thread, .limits = {256, 10752, CONTEXT}};
+    gy_cpu_opts o32 = o;
     gy_err err = {0};
+    o32.act = GY_F32;
     b->pool_n = (size_t)3 * (GIB / 4); /* 1.5 GiB of BF16 */
     b->pool = gy_mem_map_pages(GY_MEM_BASE, b->pool_n * 2);
     if (!b->pool || gy_team_create(b->n_thread, GY_PIN_AUTO, &b->team) < 0 ||
-        gy_backend_cpu_create(&o, &err, &b->be) < 0) {
+        gy_backend_cpu_create(&o, &err, &b->be) < 0 || gy_backend_cpu_create(&o32, &err, &b->be_f32) < 0) {
         fprintf(stderr, "gyre-bench-ops: %s\n", err.msg[0] ? err.msg : "no memory");
         return 0;
     }
@@ -233,6 +326,7 @@ static int bench_open(bench *b) {
 
 static void bench_close(bench *b) {
     gy_backend_destroy(b->be);
+    gy_backend_destroy(b->be_f32);
     gy_team_destroy(b->team);
     if (b->pool) gy_mem_unmap_pages(GY_MEM_BASE, b->pool, b->pool_n * 2);
 }
@@ -250,20 +344,20 @@ static void ceilings_print(const bench *b) {
     }
 }
 
-static int figures(bench *b) {
-    const int rows[] = {1, 8, 64, 256};
+static int linear_figures(bench *b) {
+    static const int rows[] = {1, 8, 64, 256};
     int ok = 1;
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         if (b->only_rows && b->only_rows != rows[r]) continue;
         for (size_t i = 0; ok && i < sizeof linear_shapes / sizeof *linear_shapes; i++)
             ok = linear_bench(b, &linear_shapes[i], rows[r]);
-        if (!ok || rows[r] > MAX_ROWS) continue;
-        ok = attn_bench(b, "ouro-1.4b 16 heads, 16 kv, 2048", GY_BF16, 16, 16, rows[r]) &&
-             attn_bench(b, "nanbeige-3b 48 heads, 8 kv, 2048", GY_BF16, 48, 8, rows[r]) &&
-             attn_bench(b, "ouro-1.4b, KV in int8", GY_I8, 16, 16, rows[r]) &&
-             attn_bench(b, "nanbeige-3b, KV in int8", GY_I8, 48, 8, rows[r]);
     }
     return ok;
+}
+
+static int figures(bench *b) {
+    if ((!b->only || strcmp(b->only, "linear") == 0) && !linear_figures(b)) return 0;
+    return b->only && strcmp(b->only, "attn") != 0 ? 1 : attn_figures(b);
 }
 
 int main(int argc, char **argv) {

@@ -223,18 +223,12 @@ quick_checks() {
 
 # ---- tests -----------------------------------------------------------------------------------------------------------
 
-# What the thread sanitizer need not see: tests of parts that have no thread and share nothing, golden.equal_*, golden.device, ops_attn and the
-# engine's unit tests, whose threads are those of golden.equal, and tests over UCX, whose memory hooks it does not survive. They
-# would take most of its time.
-no_threads='^(fuzz\.|sim\.|ops\.ops_attn|golden\.(equal_|device)|unit\.(spm|tok_[^t]|kv|prefix|sched|sample|jinja|chat|oai|segs|xfer|probe|coord|msg|exit|dtype|safetensors|model_config|cli|grammar|own_memory|loop|engine))'
-
 # Tests of the preset; those with the label "serial" measure time or take all cores and run alone.
 run_ctest() {
     preset=$1
     shift
     # The thread sanitizer of gcc 12 cannot map its shadow under high address-space randomisation.
     plain=
-    if [ "$preset" = tsan ]; then set -- -E "$no_threads" "$@"; fi
     if [ "$preset" = tsan ] && setarch "$(uname -m)" -R true 2>/dev/null; then plain="setarch $(uname -m) -R"; fi
     rc=0
     $plain ctest --preset "$preset" -j "$(jobs)" -LE serial "$@" || rc=$?

@@ -75,6 +75,16 @@ static void site_close(site *s) {
     SSL_CTX_free(s->ctx);
 }
 
+/* On a loaded machine the handshake may take longer than a connection is given: that says nothing of trust. */
+static gy_status open_disc(const site *s, const char *ca, gy_err *err, gy_disc **out) {
+    gy_status st = GY_E_IO;
+    for (int i = 0; i < 5; i++) {
+        st = gy_disc_open(&(gy_disc_opts){.etcd = s->url, .etcd_ca = ca}, err, out);
+        if (st == GY_OK || !strstr(err->msg, "timed out")) break;
+    }
+    return st;
+}
+
 static void trusted_by_a_file(void **state) {
     (void)state;
     tls_files ours, others;
@@ -92,7 +102,7 @@ static void trusted_by_a_file(void **state) {
         gy_err err = {0};
         gy_disc *d = NULL;
         site_open(&s, &ours);
-        gy_status st = gy_disc_open(&(gy_disc_opts){.etcd = s.url, .etcd_ca = cases[i].ca}, &err, &d);
+        gy_status st = open_disc(&s, cases[i].ca, &err, &d);
         if (!cases[i].says && st != GY_OK) fail_msg("%s", err.msg);
         if (cases[i].says && (st != GY_E_IO || !strstr(err.msg, cases[i].says))) fail_msg("case %zu: %s", i, err.msg);
         gy_disc_close(d);

@@ -303,6 +303,32 @@ static void test_equalities(void **state) {
     }
 }
 
+/* Scores by BF16 dot products have the bits of those by multiply-adds: the odd product first, then the even one. */
+static void dot_bits(int group, int head_dim) {
+    const int pos[] = {150, 63, 5};
+    batch b = batch_make(GY_BF16, 2 * group, 2, head_dim, pos, 3, SCATTERED, V_UNIT);
+    buf y[2];
+    for (int i = 0; i < 2; i++) {
+        gy_backend *be = cpu_open(&variants[i], GY_BF16, 2);
+        attn_run(be, &b, 0, 3, b.y.p);
+        y[i] = buf_bytes(b.y.p, b.y.n);
+        gy_backend_destroy(be);
+    }
+    same_check(y[0].p, y[1].p, y[0].n, "with and without BF16 dot products");
+    for (int i = 0; i < 2; i++) buf_free(&y[i]);
+    batch_free(&b);
+}
+
+static void test_dot_bits(void **state) {
+    (void)state;
+    if (variant_missing(&variants[0]) || variant_missing(&variants[1])) return; /* avx512bf16, avx512 */
+    for (int i = 0; i < 2 * COUNT(dims); i++) {
+        kv_in_i8 = i / COUNT(dims);
+        dot_bits(groups[i % COUNT(groups)], dims[i % COUNT(dims)]);
+    }
+    kv_in_i8 = 0;
+}
+
 /* A chunk of one sequence: its rows read the same map row. Whole = in two pieces = each row alone, bit for bit, and
  * close to f64, whatever way a backend takes for many rows and for one. first: position of the chunk's first row. */
 static void one_sequence(const variant *v, gy_dtype act, int group, int n_kv, int head_dim, int first, int n_row,
@@ -782,7 +808,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_infinite_scores), cmocka_unit_test(test_rope),       cmocka_unit_test(test_one_sequence),
         cmocka_unit_test(test_mixed),           cmocka_unit_test(test_cut_heads),  cmocka_unit_test(test_nan_in_chunk),
         cmocka_unit_test(test_i8_rows),         cmocka_unit_test(test_i8_rope),    cmocka_unit_test(test_i8_exact),
-        cmocka_unit_test(test_i8_equalities),
+        cmocka_unit_test(test_i8_equalities),   cmocka_unit_test(test_dot_bits),
     };
     bench_open(argc, argv);
     if (bench.on) return cmocka_run_group_tests(timed, NULL, NULL);

@@ -88,17 +88,13 @@ static inline V v_load_i8(const void *p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p)));
 }
 
-/* 4 VL whole numbers of 8 bits times 1 / QUAD_UNIT: those of each lane, the lowest first. A byte that is moved to the
- * upper end of its lane, zeros below, is 2^24 times its value. */
-#define QUAD_UNIT 0x1p-24f
-static inline V quad_of_i8(__m256i u, int at) {
-    int top = 0x00808080 + at * 0x01000000;
-    __m128i to = _mm_setr_epi32(top, top + 0x04000000, top + 0x08000000, top + 0x0c000000);
-    return _mm256_cvtepi32_ps(_mm256_shuffle_epi8(u, _mm256_broadcastsi128_si256(to)));
-}
-static inline void quad_load_i8(const void *p, V *q) {
-    __m256i u = _mm256_loadu_si256(p);
-    for (int e = 0; e < 4; e++) q[e] = quad_of_i8(u, e);
+/* 2 VL whole numbers of 8 bits times 1 / I8_UNIT as their even and their odd ones. A byte that is moved to the upper
+ * end of its lane, zeros below, is 2^24 times its value. */
+#define I8_UNIT 0x1p-24f
+static inline void pair_load_i8(const void *p, V *even, V *odd) {
+    __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128(p));
+    *even = _mm256_cvtepi32_ps(_mm256_slli_epi32(u, 24));
+    *odd = _mm256_cvtepi32_ps(_mm256_slli_epi32(_mm256_srli_epi32(u, 8), 24));
 }
 
 /* 2 VL elements as their even and their odd ones. */
@@ -140,23 +136,6 @@ static inline void pair_store_f32(void *p, V even, V odd) {
     V low = _mm256_unpacklo_ps(even, odd), high = _mm256_unpackhi_ps(even, odd);
     v_store(p, _mm256_permute2f128_ps(low, high, 0x20));
     v_store((char *)p + 32, _mm256_permute2f128_ps(low, high, 0x31));
-}
-
-#define V_TRANSPOSE
-static inline void v_transpose(V *r) { /* r[i][j] = r[j][i]: pairs of rows, then of pairs, then halves of vectors */
-    __m256d p[8];
-    for (int i = 0; i < 8; i += 4) {
-        for (int j = 0; j < 2; j++) {
-            V a = j ? _mm256_unpackhi_ps(r[i], r[i + 1]) : _mm256_unpacklo_ps(r[i], r[i + 1]);
-            V b = j ? _mm256_unpackhi_ps(r[i + 2], r[i + 3]) : _mm256_unpacklo_ps(r[i + 2], r[i + 3]);
-            p[i + 2 * j] = _mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b));
-            p[i + 2 * j + 1] = _mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b));
-        }
-    }
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm256_castpd_ps(_mm256_permute2f128_pd(p[i], p[i + 4], 0x20));
-        r[i + 4] = _mm256_castpd_ps(_mm256_permute2f128_pd(p[i], p[i + 4], 0x31));
-    }
 }
 
 static inline D d_zero(void) {

@@ -85,17 +85,15 @@ static inline V v_load_i8(const void *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
 }
 
-/* 4 VL whole numbers of 8 bits times 1 / QUAD_UNIT: those of each lane, the lowest first. A byte that is moved to the
- * upper end of its lane, zeros below, is 2^24 times its value. */
-#define QUAD_UNIT 0x1p-24f
-static inline V quad_of_i8(__m512i u, int at) {
-    int top = 0x00808080 + at * 0x01000000;
-    __m128i to = _mm_setr_epi32(top, top + 0x04000000, top + 0x08000000, top + 0x0c000000);
-    return _mm512_cvtepi32_ps(_mm512_shuffle_epi8(u, _mm512_broadcast_i32x4(to)));
-}
-static inline void quad_load_i8(const void *p, V *q) {
-    __m512i u = _mm512_loadu_si512(p);
-    for (int e = 0; e < 4; e++) q[e] = quad_of_i8(u, e);
+/* 2 VL whole numbers of 8 bits times 1 / I8_UNIT as their even and their odd ones. A byte that is moved to the upper
+ * end of its lane, zeros below, is 2^24 times its value. */
+#define I8_UNIT 0x1p-24f
+static inline void pair_load_i8(const void *p, V *even, V *odd) {
+    const __m128i low = _mm_setr_epi32(0x00808080, 0x04808080, 0x08808080, 0x0c808080);
+    const __m128i high = _mm_setr_epi32(0x01808080, 0x05808080, 0x09808080, 0x0d808080);
+    __m512i u = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
+    *even = _mm512_cvtepi32_ps(_mm512_shuffle_epi8(u, _mm512_broadcast_i32x4(low)));
+    *odd = _mm512_cvtepi32_ps(_mm512_shuffle_epi8(u, _mm512_broadcast_i32x4(high)));
 }
 
 /* 2 VL elements as their even and their odd ones. */
@@ -136,33 +134,6 @@ static inline void pair_store_f32(void *p, V even, V odd) {
     v_store((char *)p + 64, _mm512_permutex2var_ps(even, _mm512_add_epi32(i, _mm512_set1_epi32(8)), odd));
 }
 
-#define V_TRANSPOSE
-static inline void v_transpose(V *r) { /* r[i][j] = r[j][i]: pairs of rows, then of pairs, then quarters of vectors */
-    __m512d p[16];
-    V t[16];
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        for (int j = 0; j < 2; j++) {
-            __m512d a = _mm512_castps_pd(t[i + j]), b = _mm512_castps_pd(t[i + j + 2]);
-            p[i + 2 * j] = _mm512_unpacklo_pd(a, b);
-            p[i + 2 * j + 1] = _mm512_unpackhi_pd(a, b);
-        }
-    }
-    for (int i = 0; i < 4; i++) {
-        V a = _mm512_castpd_ps(p[i]), b = _mm512_castpd_ps(p[i + 4]);
-        V c = _mm512_castpd_ps(p[i + 8]), d = _mm512_castpd_ps(p[i + 12]);
-        V ab = _mm512_shuffle_f32x4(a, b, 0x88), cd = _mm512_shuffle_f32x4(c, d, 0x88);
-        V ab1 = _mm512_shuffle_f32x4(a, b, 0xdd), cd1 = _mm512_shuffle_f32x4(c, d, 0xdd);
-        r[i] = _mm512_shuffle_f32x4(ab, cd, 0x88);
-        r[i + 8] = _mm512_shuffle_f32x4(ab, cd, 0xdd);
-        r[i + 4] = _mm512_shuffle_f32x4(ab1, cd1, 0x88);
-        r[i + 12] = _mm512_shuffle_f32x4(ab1, cd1, 0xdd);
-    }
-}
-
 static inline D d_zero(void) {
     return _mm512_setzero_pd();
 }
@@ -190,6 +161,10 @@ static inline double d_sum(D a) {
 #ifdef V_DOT
 static inline V v_dot(V sum, V a, V b) { /* of BF16: each lane of sum plus the products of its two */
     return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}
+static inline V v_pairs(V even, V odd) { /* of floats whose lower halves are zero: as pairs of BF16 */
+    __m512i low = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
+    return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_castps_si512(odd)));
 }
 #endif
 

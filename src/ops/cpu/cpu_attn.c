@@ -161,7 +161,7 @@ static void piece_heads(const attn_piece *p, gy_cpu_attn w, int64_t lo, int64_t 
     const gy_kv_view *kv = p->t->a->kv;
     int64_t d_pad = gy_cpu_pad(c->kern, kv->head_dim), queries = p->b.n_row * p->t->group;
     int64_t tile_bytes = 2 * GY_CPU_ATTN_TILE * (int64_t)kv->head_dim * (int64_t)gy_dtype_bytes(kv->dtype);
-    int in_order = p->b.n_row == 1 && d_pad == kv->head_dim && kv->dtype != GY_I8;
+    int in_order = p->b.n_row == 1 && d_pad == kv->head_dim;
     int64_t most = in_order ? hi - lo : ATTN_HEAD_BYTES / tile_bytes;
     while (most > 1 && (most * queries > GY_CPU_ATTN_QUERIES || walk_floats(d_pad, most * queries) > c->attn_floats))
         most--;

@@ -87,14 +87,12 @@ static inline V v_load_i8(const void *p) {
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(h)));
 }
 
-/* 4 VL whole numbers of 8 bits times 1 / QUAD_UNIT: those of each lane, the lowest first. */
-#define QUAD_UNIT 1.0f
-static inline void quad_load_i8(const void *p, V *q) {
-    int32x4_t u = vreinterpretq_s32_s8(vld1q_s8(p)), top = vdupq_n_s32((int32_t)0xff000000u);
-    q[0] = vcvtq_n_f32_s32(vshlq_n_s32(u, 24), 24); /* of 24 binary places */
-    q[1] = vcvtq_n_f32_s32(vandq_s32(vshlq_n_s32(u, 16), top), 24);
-    q[2] = vcvtq_n_f32_s32(vandq_s32(vshlq_n_s32(u, 8), top), 24);
-    q[3] = vcvtq_n_f32_s32(vandq_s32(u, top), 24);
+/* 2 VL whole numbers of 8 bits times 1 / I8_UNIT as their even and their odd ones. */
+#define I8_UNIT 1.0f
+static inline void pair_load_i8(const void *p, V *even, V *odd) {
+    int32x4_t u = vreinterpretq_s32_s16(vmovl_s8(vld1_s8(p)));
+    *even = vcvtq_f32_s32(vshrq_n_s32(vshlq_n_s32(u, 16), 16));
+    *odd = vcvtq_f32_s32(vshrq_n_s32(u, 16));
 }
 
 /* 2 VL elements as their even and their odd ones. */

@@ -109,11 +109,12 @@ static inline V v_load_i8(const void *p) {
     return __builtin_convertvector(__builtin_convertvector(b, I), V);
 }
 
-/* 4 VL whole numbers of 8 bits times 1 / QUAD_UNIT: those of each lane, the lowest first. */
-#define QUAD_UNIT 1.0f
-static inline void quad_load_i8(const void *p, V *q) {
-    U u = (U)v_load(p);
-    for (int i = 0; i < 4; i++) q[i] = __builtin_convertvector((I)(u << (24 - 8 * i)) >> 24, V);
+/* 2 VL whole numbers of 8 bits times 1 / I8_UNIT as their even and their odd ones. */
+#define I8_UNIT 1.0f
+static inline void pair_load_i8(const void *p, V *even, V *odd) {
+    U u = wide_u16(p);
+    *even = __builtin_convertvector((I)(u << 24) >> 24, V);
+    *odd = __builtin_convertvector((I)(u << 16) >> 24, V);
 }
 
 /* 2 VL elements as their even and their odd ones. */

@@ -1,6 +1,6 @@
 #!/bin/sh
 # clang-tidy over one file, unless nothing that it reads has changed. usage: tidy.sh BUILD_DIR CACHE_DIR FILE
-# A clean result is remembered as an empty file named after the hash of the source, every header of ours that it includes,
+# A clean result is remembered as an empty file named after the hash of the source, every header and .inc of ours that it includes,
 # its compile command, .clang-tidy and the version of clang-tidy. Findings are never remembered.
 set -eu
 build=$1 cache=$2 file=$3
@@ -15,7 +15,7 @@ if [ -z "$command" ]; then
     exit 1
 fi
 headers=$(gcc -MM -std=c17 -D_GNU_SOURCE -DPCRE2_CODE_UNIT_WIDTH=8 -Isrc -Iinclude "$file" |
-    sed 's/ /\n/g' | grep '\.h$' | sort) || headers=
+    sed 's/ /\n/g' | grep '\.\(h\|inc\)$' | sort) || headers=
 key=$({
     # shellcheck disable=SC2086 # a list of words
     cat "$file" $headers .clang-tidy "$here/tidy.h"

@@ -46,7 +46,7 @@ static void on_interrupt(int signo) {
 }
 
 static void watch_interrupt(gy_oai *c) {
-    struct sigaction s = {.sa_handler = c ? on_interrupt : SIG_DFL};
+    struct sigaction s = {.sa_handler = c ? on_interrupt : SIG_DFL, .sa_flags = SA_RESTART};
     to_wake = c;
     sigaction(SIGINT, &s, NULL);
 }

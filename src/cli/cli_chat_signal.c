@@ -41,8 +41,12 @@ static void on_signal(int signo) {
 gy_status gy_chat_signals_begin(gy_err *err) {
     if (pipe2(marks.pipe, O_CLOEXEC | O_NONBLOCK))
         return gy_err_set(err, GY_E_IO, "no pipe for signals: %s", strerrordesc_np(errno));
-    struct sigaction on = {.sa_handler = on_signal};
-    for (int i = 0; i < N_SIGNALS; i++) sigaction(caught[i], &on, &marks.before[i]);
+    for (int i = 0; i < N_SIGNALS; i++) {
+        struct sigaction on = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+        /* A terminal that takes nothing holds up the end: the second one need not wait for it. */
+        if (caught[i] == SIGTERM) on.sa_flags |= (int)SA_RESETHAND;
+        sigaction(caught[i], &on, &marks.before[i]);
+    }
     return GY_OK;
 }
 
@@ -79,7 +83,7 @@ int gy_chat_is_ending(void) {
 }
 
 void gy_chat_signals_hold_stop(int on) {
-    struct sigaction act = {.sa_handler = on ? on_signal : SIG_DFL};
+    struct sigaction act = {.sa_handler = on ? on_signal : SIG_DFL, .sa_flags = SA_RESTART};
     sigaction(SIGTSTP, &act, NULL);
 }
 

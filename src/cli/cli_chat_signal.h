@@ -1,5 +1,7 @@
 /* Signals of `gyre chat`: seen where the program waits, never in the middle of something. Handlers set marks, write a
- * byte into a pipe and wake the client; process-wide, so begin and end come once. One thread asks.
+ * byte into a pipe and wake the client; process-wide, so begin and end come once. One thread asks. A write to the
+ * terminal goes on behind a signal (SA_RESTART): stdio would keep its failure. A second SIGTERM ends the process at
+ * once.
  */
 #ifndef GY_CLI_CLI_CHAT_SIGNAL_H
 #define GY_CLI_CLI_CHAT_SIGNAL_H

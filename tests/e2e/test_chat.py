@@ -314,6 +314,15 @@ class Tty:
         self.screen.cols = cols
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
 
+    def fill(self):
+        """Waits until what is written lies in the terminal and no more fits: nobody reads meanwhile."""
+        end, same, before = time.monotonic() + 30, 0, -1
+        while same < 10:
+            now = struct.unpack("i", fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)))[0]
+            same, before = same + 1 if now == before and now else 0, now
+            assert time.monotonic() < end, now
+            time.sleep(0.05)
+
     def wait(self, code=0):
         end = time.monotonic() + 30
         while self.code is None:
@@ -677,6 +686,22 @@ def test_window_changes_meanwhile(fake, tmp_path):
         raw = t.prompt()
         status = [line for line in plain(raw).split("\n") if line.startswith("depth")]
         assert status and all(len(s) < 40 for s in status)
+        t.quit()
+
+
+def test_signals_while_the_terminal_takes_nothing(fake, tmp_path):
+    """A write that waits for the terminal goes on behind a signal: stdio would keep its failure, and the chat end."""
+    fake.script = [[piece(f"line {i} " + 60 * "." + "\n", [2]) for i in range(1200)] + [piece("the end", [2]), END]]
+    with tty("chat", "--url", fake.url, home=tmp_path) as t:
+        t.prompt()
+        t.type("x\r")
+        t.until("line 0 ")
+        t.fill()
+        for cols in range(70, 80):
+            t.resize(cols, 24)
+            time.sleep(0.02)
+        t.until("the end")
+        t.prompt()
         t.quit()
 
 

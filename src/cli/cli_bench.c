@@ -18,10 +18,12 @@
 #include "model/synth.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Streams of warm-up requests must not be those of the workload, or the prefix cache would know them. */
@@ -254,7 +256,15 @@ static gy_ops_limits limits_of(const bench_set *set) {
     return gy_loop_limits(&set->m.d, rows, len);
 }
 
+static gy_status may_report(const gy_bench_opts *o, gy_err *err) {
+    GY_TRY(gy_bench_may_write("--json", o->json_file, err));
+    GY_TRY(gy_bench_may_write("--csv", o->csv_file, err));
+    GY_TRY(gy_bench_may_write("--steps", o->steps_file, err));
+    return gy_bench_may_write("--html", o->html_file, err);
+}
+
 static gy_status set_open(bench_set *set, gy_err *err) {
+    GY_TRY(may_report(&set->a->bench, err));
     GY_TRY(read_cells(set, err));
     GY_TRY(settle_all(set, err));
     GY_TRY(open_model(set, err));
@@ -426,6 +436,27 @@ static gy_bench_setup bench_setup(const bench *b) {
                             .engine = &b->o,
                             .proto = &b->proto,
                             .warmup = b->warm_load.n_stream};
+}
+
+/* Why path's folder takes no new file, or 0. */
+static int folder_refuses(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char dir[PATH_MAX];
+    snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
+    return access(dir, W_OK | X_OK) ? errno : 0;
+}
+
+gy_status gy_bench_may_write(const char *flag, const char *path, gy_err *err) {
+    struct stat st;
+    int why = 0;
+    if (!path || !strcmp(path, "-")) return GY_OK;
+    if (stat(path, &st))
+        why = errno == ENOENT ? folder_refuses(path) : errno;
+    else if (S_ISDIR(st.st_mode))
+        why = EISDIR;
+    else if (access(path, W_OK))
+        why = errno;
+    return why ? gy_err_set(err, GY_E_IO, "%s: %s: cannot write: %s", flag, path, strerrordesc_np(why)) : GY_OK;
 }
 
 gy_status gy_bench_write(const char *flag, const char *path, gy_str *s, gy_err *err) {

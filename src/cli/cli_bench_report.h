@@ -45,6 +45,8 @@ void gy_bench_put_cell(const char *name, const gy_bench_series *s, int32_t diffe
 
 /* v between quotes, as CSV wants it (RFC 4180). */
 void gy_bench_csv_text(gy_str *s, const char *v);
+/* Before hours of work: whether gy_bench_write could open path for the option. Changes nothing; NULL and "-" can be. */
+gy_status gy_bench_may_write(const char *flag, const char *path, gy_err *err);
 /* Writes a report into the file of an option, "-" is standard output; s is emptied. cli_bench.c. */
 gy_status gy_bench_write(const char *flag, const char *path, gy_str *s, gy_err *err);
 

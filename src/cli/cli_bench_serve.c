@@ -140,7 +140,14 @@ static gy_status count_words(bench *b, gy_err *err) {
     return GY_OK;
 }
 
+static gy_status may_report(const gy_bserve_opts *o, gy_err *err) {
+    GY_TRY(gy_bench_may_write("--json", o->json_file, err));
+    GY_TRY(gy_bench_may_write("--csv", o->csv_file, err));
+    return gy_bench_may_write("--html", o->html_file, err);
+}
+
 static gy_status bench_open(bench *b, gy_err *err) {
+    GY_TRY(may_report(b->o, err));
     GY_TRY(gy_bserve_settle(b->a, err, &b->plan));
     GY_TRY(gy_bserve_put_fixed(b->a, "", err, &b->fixed)); /* mistakes are found before anybody is asked */
     gy_str_clear(&b->fixed);

@@ -211,7 +211,9 @@ gy_status gy_cuda_parse_device(const char *text, gy_err *err, int32_t *device_ou
     char *end = NULL;
     if (!strncmp(text, "cuda:", 5) && p[1] >= '0' && p[1] <= '9') n = strtol(p + 1, &end, 10);
     if (!end || (*end && strcmp(end, STAGE) != 0) || n > 1023)
-        return gy_err_set(err, GY_E_ARG, "device: found '%.40s', expected cuda or cuda:N with N from 0", text);
+        return gy_err_set(
+            err, GY_E_ARG,
+            "device: found '%.40s', expected cuda or cuda:N with N from 0 (or one of both with " STAGE ")", text);
     *device_out = (int32_t)n;
     return GY_OK;
 }

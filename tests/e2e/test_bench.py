@@ -320,8 +320,10 @@ MISTAKES = [
     (["engine", OURO, "--ceilings", "4244"], 2, "--ceilings: found '4244', expected GB/s:TFLOP/s"),
     (["engine", OURO, "--prefill", "1"], 2, "--prefill: found 1 without --decode"),
     (["engine", OURO, "--workload", "session", "--compare", "--layouts", "2r"], 2, "--layouts: --compare is about one engine"),
-    (["engine", OURO, "--json", "/no/such/dir/x.json", "--requests", "1", "--out", "1", "--repeat", "1"], 1,
-     "--json: /no/such/dir/x.json: cannot write"),
+    (["engine", "/no/model", "--json", "/no/such/dir/x.json"], 1, "--json: /no/such/dir/x.json: cannot write: No such"),
+    (["engine", "/no/model", "--html", "/"], 1, "--html: /: cannot write: Is a directory"),
+    (["engine", "/no/model", "--csv", "/proc/version/x"], 1, "--csv: /proc/version/x: cannot write: Not a directory"),
+    (["serve", "--url", "http://127.0.0.1:1", "--csv", "/no/such/x"], 1, "--csv: /no/such/x: cannot write: No such"),
 ]
 
 

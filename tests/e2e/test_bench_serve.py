@@ -482,7 +482,8 @@ def test_table_and_files(tmp_path):
         few = gyre(*args, "--percentile-metrics", "ttft,e2el")[0]
         rows = list(csv.DictReader(io.StringIO(gyre(*args, "--csv", "-")[0])))
         gyre(*args, "--save-result", cwd=tmp_path)
-        assert "cannot write" in gyre(*args, "--html", tmp_path / "no/such", code=1)[1]
+        out, err, *_ = gyre(*args, "--html", tmp_path / "no/such", code=1)
+        assert "--html" in err and "cannot write" in err and not out  # found before anything is sent
     for word in ["TTFT", "TPOT", "ITL", "E2E", "lag", "requests completed", "output tokens", "generator's processor", "3 of 3"]:
         assert word in table
     assert "ITL" not in few and "TTFT" in few and "E2E" in few and "goodput" not in few

@@ -5,6 +5,7 @@ The program is $GYRE, or build/release/gyre. The cases come from tests/golden: d
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,6 +14,8 @@ GYRE = os.environ.get("GYRE", str(ROOT / "build/release/gyre"))
 MODELS = ROOT / "tests/golden/models"
 FAMILIES = ["ouro", "nanbeige", "huginn"]
 OURO = str(MODELS / "ouro-tiny")
+DEMO = str(ROOT / "models/demo")
+LASTING = {"prompt": "abc", "max_tokens": 30000, "ignore_eos": True}
 SHORT = "196,48,160,99,153,64,294"
 
 
@@ -23,6 +26,16 @@ def gyre(*args, stdin=None, code=0, **kw):
     assert p.returncode == code, f"exit code {p.returncode}, expected {code}\n{out}\n{err}"
     assert "Sanitizer" not in err, err
     return out, err
+
+
+def roomy(folder):
+    """models/demo with room for LASTING, which takes minutes: it ends when its client leaves, and not while a busy machine
+    keeps a test from looking."""
+    model = folder / "roomy/demo"
+    shutil.copytree(DEMO, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 1 << 15}))
+    return model
 
 
 def ids_arg(ids):

@@ -22,7 +22,7 @@ import openai
 import pydantic
 import pytest
 
-from program import ROOT, gyre
+from program import LASTING, ROOT, gyre, roomy
 from test_serve import C, CHAT, DEMO, MESSAGES, TEMPLATE, eventually, frames, serve
 
 LOAD = ROOT / ".venv/load"
@@ -324,19 +324,19 @@ def count_requests(server):
     return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if re.match(r"http_requests_total\{", line))
 
 
-def test_openai_rate_limit(template):
+def test_openai_rate_limit(tmp_path):
     """429 with Retry-After: an error without retries, an answer with them, not before the server's time has passed."""
-    with serve(DEMO, "--max-seqs", 1, "--max-queue", 1, "--max-rows", 1) as s:
+    with serve(roomy(tmp_path), "--max-seqs", 1, "--max-queue", 1, "--max-rows", 1) as s:
         with openai.OpenAI(base_url=f"http://127.0.0.1:{s.port}/v1", api_key="k", max_retries=0) as c:
-            held = [c.completions.create(model="demo", prompt="abc", max_tokens=500, stream=True, extra_body={"ignore_eos": True})]
-            next(iter(held[0]))
-            waiting = s.raw_post(C, {"prompt": "abc", "max_tokens": 400, "ignore_eos": True, "stream": True})
+            held = s.raw_post(C, LASTING)
+            eventually(lambda: s.metric("vllm:num_requests_running") == 1)
+            waiting = s.raw_post(C, LASTING)
             eventually(lambda: s.metric("vllm:num_requests_waiting") == 1)
             with pytest.raises(openai.RateLimitError) as e:
                 c.completions.create(model="demo", prompt="a", max_tokens=1)
             wait = int(e.value.response.headers["retry-after"])
             assert e.value.code == "queue_full" and wait >= 1
-            threading.Timer(0.2, lambda: (held[0].close(), waiting.close())).start()
+            threading.Timer(0.2, lambda: (held.close(), waiting.close())).start()
             begin = time.monotonic()
             r = c.with_options(max_retries=2).completions.with_raw_response.create(model="demo", prompt="a", max_tokens=1)
             assert r.retries_taken == 1 and time.monotonic() - begin >= wait

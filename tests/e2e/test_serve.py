@@ -18,9 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from program import FAMILIES, GYRE, MODELS, OURO, ROOT, greedy_cases, greedy_line, gyre, ids_arg
+from program import DEMO, FAMILIES, GYRE, LASTING, MODELS, OURO, ROOT, greedy_cases, greedy_line, gyre, ids_arg, roomy
 
-DEMO = str(ROOT / "models/demo")
 JSON = {"Content-Type": "application/json"}
 C, CHAT = "/v1/completions", "/v1/chat/completions"
 
@@ -114,7 +113,8 @@ def frames(data):
     return [json.loads(p[6:]) for p in parts[:-1]]
 
 
-def eventually(check, seconds=10):
+def eventually(check, seconds=60):
+    """What only a server that hangs keeps waiting so long."""
     end = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < end
@@ -427,10 +427,9 @@ def test_keys_and_origins():
     assert lines[-3]["output_tokens"] == 2 and "first" not in json.dumps(lines)
 
 
-def test_queue_full():
-    with serve(DEMO, "--max-seqs", 1, "--max-queue", 2, "--max-rows", 1) as s:
-        long = {"prompt": "abc", "max_tokens": 400, "ignore_eos": True, "stream": True}
-        held = [s.raw_post(C, long) for _ in range(3)]
+def test_queue_full(tmp_path):
+    with serve(roomy(tmp_path), "--max-seqs", 1, "--max-queue", 2, "--max-rows", 1) as s:
+        held = [s.raw_post(C, LASTING) for _ in range(3)]
         eventually(lambda: s.metric("vllm:num_requests_running") + s.metric("vllm:num_requests_waiting") >= 3)
         status, headers, data = s.ask("POST", C, {"prompt": "abc", "max_tokens": 1})
         assert status == 429 and int(headers["Retry-After"]) >= 1, data
@@ -451,21 +450,21 @@ def test_queue_full():
 # ---- life --------------------------------------------------------------------------------------------------------------------
 
 
+ABORTED = 'vllm:request_success_total{model_name="demo",engine="0",finished_reason="abort"}'
+
+
 @pytest.mark.parametrize("stream", [False, True])
-def test_disconnect_frees(stream):
-    """A client that leaves costs nothing from then on: running goes to 0 at once, far before the work would be done."""
-    with serve(DEMO, "--max-rows", 1) as s:
-        body = {"prompt": "abc", "n": 8, "max_tokens": 480, "ignore_eos": True, "stream": stream}
-        sock = s.raw_post(C, body)
+def test_disconnect_frees(stream, tmp_path):
+    """A client that leaves costs nothing from then on: running goes to 0, far before the work would be done."""
+    with serve(roomy(tmp_path), "--max-rows", 1) as s:
+        sock = s.raw_post(C, {**LASTING, "n": 8, "stream": stream})
         eventually(lambda: s.metric("vllm:num_requests_running") > 0)
         if stream:
             assert sock.recv(100).startswith(b"HTTP/1.1 200")
         sock.close()
-        begin = time.monotonic()
         eventually(lambda: s.metric("vllm:num_requests_running") == 0)
-        assert time.monotonic() - begin < 2
-        assert s.metric('vllm:request_success_total{model_name="demo",engine="0",finished_reason="abort"}') == 8
-        assert s.metric("vllm:generation_tokens_total") < 8 * 480
+        eventually(lambda: s.metric(ABORTED) == 8)  # the gauge is the engine's; what ended is counted when its event is taken
+        assert s.metric("vllm:generation_tokens_total") < LASTING["max_tokens"]
 
 
 def test_drain_lets_a_stream_finish():
@@ -473,20 +472,26 @@ def test_drain_lets_a_stream_finish():
     sock = s.raw_post(C, {"prompt": "abc", "max_tokens": 200, "ignore_eos": True, "stream": True})
     data = sock.recv(65536)
     s.p.send_signal(signal.SIGTERM)
-    time.sleep(0.05)
-    with pytest.raises(OSError):
-        socket.create_connection(("127.0.0.1", s.port), timeout=5)
+    eventually(lambda: is_closed(s.port))
     data += b"".join(iter(lambda: sock.recv(65536), b""))
     assert data.endswith(b"\n\ndata: [DONE]\n\n\r\n0\r\n\r\n") and data.count(b'"loops":[4]') == 200
     s.stop()
 
 
-def test_second_signal_ends():
-    s = Server(DEMO, "--max-rows", 1)
-    sock = s.raw_post(C, {"prompt": "abc", "n": 16, "max_tokens": 480, "ignore_eos": True, "stream": True})
+def is_closed(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=60).close()
+    except ConnectionError:
+        return True
+    return False
+
+
+def test_second_signal_ends(tmp_path):
+    s = Server(roomy(tmp_path), "--max-rows", 1)
+    sock = s.raw_post(C, {**LASTING, "n": 16, "stream": True})
     data = sock.recv(65536)
     s.p.send_signal(signal.SIGINT)
-    time.sleep(0.1)
+    eventually(lambda: is_closed(s.port))  # so it has come
     assert s.p.poll() is None
     s.stop()
     with contextlib.suppress(ConnectionError):

@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from program import OURO, gyre
-from test_serve import C, CHAT, DEMO, eventually, frames, serve
+from program import LASTING, OURO, gyre, roomy
+from test_serve import ABORTED, C, CHAT, DEMO, eventually, frames, serve
 
 # turns: how long the template takes, whatever it prints; about 0.6 us each.
 TEMPLATE = ("{% for m in messages %}{{ '<' + m.role + '>' }}{{ m.content }}{{ '\\n' }}{% endfor %}"
@@ -35,10 +35,10 @@ def slow(turns, **more):
 
 
 @contextlib.contextmanager
-def chat_server(tmp_path, *args):
+def chat_server(tmp_path, *args, model=DEMO):
     path = tmp_path / "t.jinja"
     path.write_text(TEMPLATE)
-    with serve(DEMO, "--chat-template", path, *args) as s:
+    with serve(model, "--chat-template", path, *args) as s:
         yield s
 
 
@@ -181,12 +181,12 @@ def test_bound_of_the_lane(tmp_path):
 
 
 def test_bound_of_prompt_tokens(tmp_path):
-    with chat_server(tmp_path, "--max-seqs", 1, "--max-queue-tokens", 100) as s:
+    with chat_server(tmp_path, "--max-seqs", 1, "--max-queue-tokens", 100, model=roomy(tmp_path)) as s:
         assert s.metric("gyre:queue_tokens_limit") == 100 and s.metric("gyre:queue_limit") == 1024
         # When nothing waits, what is longer than the bound is taken.
         assert s.ask("POST", C, {"prompt": [5] * 200, "max_tokens": 1})[0] == 200
-        runs = s.raw_post(C, {"prompt": "a", "max_tokens": 500, "ignore_eos": True, "stream": True})
-        runs.recv(65536)
+        runs = s.raw_post(C, LASTING)
+        eventually(lambda: s.metric("vllm:num_requests_running") == 1)
         with ThreadPoolExecutor(1) as pool:
             waits = pool.submit(s.ask, "POST", C, {"prompt": [7] * 60, "max_tokens": 1})
             eventually(lambda: s.metric("gyre:backlog_tokens") == 60)
@@ -234,7 +234,7 @@ def test_clients_leave_while_they_are_prepared(chat):
     eventually(lambda: jobs(chat) > 3)
     for sock in socks:
         sock.close()
-    eventually(lambda: jobs(chat) == 0, 60)
+    eventually(lambda: jobs(chat) == 0)
     eventually(lambda: chat.metric("http_requests_total") >= before + 12)
     assert chat.metric("vllm:num_requests_running") == 0 and chat.metric("gyre:backlog_tokens") == 0
     assert chat.post(CHAT, slow(0))["choices"]
@@ -251,21 +251,17 @@ def test_what_nobody_waits_for_is_not_prepared(chat):
     socks = [chat.raw_post(CHAT, slow(1500)) for _ in range(20)]
     for sock in socks:
         sock.close()
-    eventually(lambda: chat.metric("http_requests_total") >= told + 20 and jobs(chat) == 0, 60)
+    eventually(lambda: chat.metric("http_requests_total") >= told + 20 and jobs(chat) == 0)
     assert busy() - before < 10 * one  # the one that runs, and what ended before they left
 
 
-def test_who_leaves_takes_all_prompts_along(chat):
-    def aborted():
-        text = chat.ask("GET", "/metrics")[2].decode()
-        return sum(float(n) for n in re.findall(r'^vllm:request_success_total\{[^}]*"abort"\} (\S+)', text, re.M))
-
-    before = aborted()
-    sock = chat.raw_post(C, {"prompt": ["a", "b", "c"], "n": 2, "max_tokens": 450, "ignore_eos": True})
-    eventually(lambda: chat.metric("vllm:num_requests_running") == 6)
-    sock.close()
-    eventually(lambda: chat.metric("vllm:num_requests_running") == 0)
-    assert aborted() == before + 6
+def test_who_leaves_takes_all_prompts_along(tmp_path):
+    with serve(roomy(tmp_path)) as s:
+        sock = s.raw_post(C, {**LASTING, "prompt": ["a", "b", "c"], "n": 2})
+        eventually(lambda: s.metric("vllm:num_requests_running") == 6)
+        sock.close()
+        eventually(lambda: s.metric("vllm:num_requests_running") == 0)
+        eventually(lambda: s.metric(ABORTED) == 6)
 
 
 def test_answers_keep_the_order_of_a_connection(chat):
@@ -311,8 +307,8 @@ def test_deadline_while_it_is_prepared(tmp_path):
         asked = [pool.submit(s.ask, "POST", CHAT, slow(2500)) for _ in range(4)]
         statuses = [f.result()[0] for f in asked]
         assert statuses.count(408) >= 3 and set(statuses) <= {200, 408}
-        eventually(lambda: jobs(s) == 0, 60)
-        assert s.ask("POST", C, {"prompt": "a", "max_tokens": 1})[0] == 200
+        eventually(lambda: jobs(s) == 0)
+        eventually(lambda: s.ask("POST", C, {"prompt": "a", "max_tokens": 1})[0] == 200)  # within 0.1 s, if this machine lets it
 
 
 # ---- constraints -----------------------------------------------------------------------------------------------------------------

@@ -23,9 +23,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from program import GYRE, ROOT, gyre
+from program import DEMO, GYRE, LASTING, ROOT, gyre, roomy
 
-DEMO = str(ROOT / "models/demo")
 CHATML = str(ROOT / "tests/golden/chat/templates/chatml.jinja")
 LOCAL = ["chat", DEMO, "--chat-template", CHATML, "--temperature", "0"]
 NOTE = f"gyre: note: {DEMO} has random weights: its text means nothing\n"
@@ -136,7 +135,7 @@ class Fake:
         return [b for _, _, b in self.seen if b]
 
     def asked(self, n):
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while len(self.bodies()) < n:
             assert time.monotonic() < end
             time.sleep(0.01)
@@ -254,11 +253,17 @@ class Tty:
         for name in ("NO_COLOR", "COLORTERM", "XDG_STATE_HOME"):
             if name not in env or env[name] is None:
                 env.pop(name, None)
-        self.pid, self.fd = pty.fork()
+        self.fd, terminal = pty.openpty()
+        self.modes = termios.tcgetattr(terminal)  # before the program can change them
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+        self.pid = os.fork()
         if self.pid == 0:
-            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+            os.setsid()
+            fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+            for i in range(3):
+                os.dup2(terminal, i)
             os.execve(program, [program, *map(str, args)], {k: v for k, v in env.items() if v is not None})
-        self.modes = termios.tcgetattr(self.fd)
+        os.close(terminal)
         self.out, self.mark, self.bytes = "", 0, b""
         self.screen = Screen(cols, rows)
         self.code = None
@@ -286,7 +291,7 @@ class Tty:
         self.screen.feed(text)
         return bool(data)
 
-    def until(self, what, seconds=30):
+    def until(self, what, seconds=60):
         """Waits for text behind what was waited for before; returns what came in between."""
         end = time.monotonic() + seconds
         while True:
@@ -316,7 +321,7 @@ class Tty:
 
     def fill(self):
         """Waits until what is written lies in the terminal and no more fits: nobody reads meanwhile."""
-        end, same, before = time.monotonic() + 30, 0, -1
+        end, same, before = time.monotonic() + 60, 0, -1
         while same < 10:
             now = struct.unpack("i", fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)))[0]
             same, before = same + 1 if now == before and now else 0, now
@@ -324,7 +329,7 @@ class Tty:
             time.sleep(0.05)
 
     def wait(self, code=0):
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while self.code is None:
             self.pump(0.05)
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -521,9 +526,9 @@ def test_reader_that_leaves(fake):
     p = subprocess.Popen([GYRE, "chat", "--url", fake.url, "--message", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     p.stdout.read(10)
     p.stdout.close()
-    assert p.wait(20) == 1 and p.stderr.read() == b""
+    assert p.wait(60) == 1 and p.stderr.read() == b""
     p.stderr.close()
-    assert fake.left.wait(5)
+    assert fake.left.wait(60)
 
 
 def test_interrupt_in_a_pipe(fake):
@@ -535,9 +540,9 @@ def test_interrupt_in_a_pipe(fake):
         p.stdin.flush()
         assert p.stdout.read(5) == b"begun"
         p.send_signal(signo)
-        out, err = p.communicate(timeout=20)
+        out, err = p.communicate(timeout=60)
         assert p.returncode == 1 and err == b"" and out.endswith(b"\n")
-        assert fake.left.wait(5)
+        assert fake.left.wait(60)
 
 
 # ---- a terminal ------------------------------------------------------------------------------------------------------------
@@ -564,7 +569,8 @@ def test_local_conversation(tmp_path):
 
 
 def test_stop_an_answer_of_the_local_model(tmp_path):
-    with tty(*LOCAL, "--max-tokens", 400, "--ignore-eos", home=tmp_path) as t:
+    args = ["chat", roomy(tmp_path), *LOCAL[2:], "--max-tokens", LASTING["max_tokens"], "--ignore-eos"]
+    with tty(*args, home=tmp_path) as t:
         t.prompt()
         t.type("hi\r")
         t.until("tok")
@@ -578,7 +584,7 @@ def test_stop_an_answer_of_the_local_model(tmp_path):
         t.prompt()
         messages = json.loads((tmp_path / "c.json").read_text())["messages"]
         assert [m.get("stopped") for m in messages] == [None, True, None, None]
-        assert 0 < len(messages[1]["content"]) < 400
+        assert 0 < len(messages[1]["content"]) < LASTING["max_tokens"]
         t.type("/quit\r")
         t.wait()
 
@@ -651,10 +657,17 @@ def test_status_line_spares_the_text(fake, tmp_path, cols):
         pieces.append(TEXT[i:i + n])
         i += n
     events = []
+
+    def pause():
+        """Until the line is drawn again, where there is one."""
+        n, end = t.out.count("\x1b7"), time.monotonic() + (3 if cols >= 20 else 0.11)
+        while t.out.count("\x1b7") == n and time.monotonic() < end:
+            time.sleep(0.01)
+
     for k, p in enumerate(pieces):
         events.append(piece(p, [1 + k % 4]))
         if k % 25 == 0:
-            events.append(0.11)
+            events.append(pause)
     fake.script = [[*events, END]]
     with tty("chat", "--url", fake.url, home=tmp_path, cols=cols, rows=8) as t:
         t.prompt()
@@ -675,7 +688,7 @@ def test_status_line_spares_the_text(fake, tmp_path, cols):
 
 def test_window_changes_meanwhile(fake, tmp_path):
     go = threading.Event()
-    fake.script = [[piece("before ", [2]), 0.15, piece("it, ", [2]), lambda: go.wait(10) and None, piece("after", [2]), END]]
+    fake.script = [[piece("before ", [2]), 0.15, piece("it, ", [2]), lambda: go.wait(60) and None, piece("after", [2]), END]]
     with tty("chat", "--url", fake.url, home=tmp_path, cols=80) as t:
         t.prompt()
         t.type("x\r")
@@ -731,8 +744,9 @@ def test_pipe_to_a_terminal(fake, tmp_path):
 
 
 def test_ctrl_c(fake, tmp_path):
+    go = threading.Event()
     fake.script = [[piece("par", [2]), piece("tial", [2]), *[x for _ in range(400) for x in (0.02, piece("."))]],
-                   [0.5, *[x for _ in range(100) for x in (0.02, piece("."))]], [piece("ok"), END]]
+                   [lambda: go.wait(60) and None, *[x for _ in range(100) for x in (0.02, piece("."))]], [piece("ok"), END]]
     with tty("chat", "--url", fake.url, home=tmp_path) as t:
         t.prompt()
         t.type("abc\x03")  # clears the line
@@ -744,11 +758,12 @@ def test_ctrl_c(fake, tmp_path):
         t.until("tial")
         t.type("typed ahead\x03")
         assert "stopped" in t.prompt()
-        assert fake.left.wait(5)
+        assert fake.left.wait(60)
         t.type("\x15y\r")  # what was typed ahead is there, and can be deleted
         fake.asked(2)
         t.type("\x03")  # before anything was said: the question stays
         t.prompt()
+        go.set()
         assert "ok" in t.say("/retry")
         messages = fake.bodies()[-1]["messages"]
         assert messages[0] == {"role": "user", "content": "x"} and messages[1]["content"].startswith("partial")
@@ -925,7 +940,7 @@ def test_signals_end_it(fake, tmp_path, signo):
         t.until("begun")
         os.kill(t.pid, signo)
         t.wait(1)
-        assert t.is_cooked() and fake.left.wait(5)
+        assert t.is_cooked() and fake.left.wait(60)
 
 
 def test_suspend_and_go_on(fake, tmp_path):

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from test_serve import eventually
+
 ROOT = Path(__file__).resolve().parents[2]
 GYRE = os.environ.get("GYRE", str(ROOT / "build/release/gyre"))
 OURO = str(ROOT / "tests/golden/models/ouro-tiny")
@@ -271,11 +273,13 @@ def test_a_layout_that_cannot_start_is_named():
 
 
 def test_the_synthetic_checkpoint_leaves_nothing_behind():
-    before = set(Path("/tmp").glob("gyre-bench-*"))
+    folders = lambda: set(Path("/tmp").glob("gyre-bench-*"))
+    before = folders()
     bench("--synthetic", "tiny-ouro", "--requests", 1, "--concurrency", 1, "--in", 2, "--out", 2, "--repeat", 1)
     bench("--synthetic", "tiny-ouro", "--requests", 1, "--concurrency", 1, "--in", 2, "--out", 2, "--repeat", 1, "--layouts", "2h")
     gyre("bench", "engine", "--synthetic", "tiny-ouro", "--in", 4000, code=2)
-    assert set(Path("/tmp").glob("gyre-bench-*")) <= before
+    there = folders() - before
+    eventually(lambda: not there & folders())  # those of benchmarks that others run meanwhile go too
 
 
 def test_bench_alone_lists_what_there_is():

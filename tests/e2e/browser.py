@@ -83,7 +83,7 @@ class Browser:
         session = self.session if session == "" else session
         n = self.send(method, params or {}, session)
         while True:
-            m = self.receive(30)
+            m = self.receive(120)
             assert m is not None, f"no answer to {method}"
             if m.get("id") == n:
                 assert "error" not in m, (method, params, m["error"])
@@ -117,7 +117,7 @@ class Browser:
         assert "exceptionDetails" not in r, (code, r["exceptionDetails"])
         return r["result"].get("value")
 
-    def wait(self, condition, limit=15):
+    def wait(self, condition, limit=60):
         end = time.monotonic() + limit
         while not self.js(condition):
             assert time.monotonic() < end, f"never true: {condition}; problems: {self.problems}; the page says: {self.js('document.body.innerText')[:1500]}"

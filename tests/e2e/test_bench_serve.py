@@ -329,9 +329,9 @@ def test_without_usage_tokens_are_events():
 
 
 def test_silence_is_a_failure():
-    with foreign(first=3) as s:
+    with foreign(first=60) as s:
         r, _, _ = bench(s.url, "--num-prompts", 2, "--timeout", 1, "--warmup", 0, code=1)
-    assert r["errors"] == [{"kind": "timeout", "count": 2, "first": "nothing came for 1 seconds"}] and r["seconds"] < 2.9
+    assert r["errors"] == [{"kind": "timeout", "count": 2, "first": "nothing came for 1 seconds"}] and r["seconds"] < 50
 
 
 def test_a_failed_turn_ends_its_conversation():
@@ -358,7 +358,7 @@ def test_ctrl_c_reports_what_there_is():
         while len(s.how.seen) < 9:
             time.sleep(0.01)
         p.send_signal(signal.SIGINT)
-        out, err = p.communicate(timeout=20)
+        out, err = p.communicate(timeout=60)
     (r,) = json.loads(out)["runs"]
     assert p.returncode == 1 and r["completed"] + r["failed"] + r["not_sent"] == 4000 and r["completed"] >= 3
     assert [e["kind"] for e in r["errors"]] == ["cancelled"] and 1 <= r["failed"] <= 4
@@ -549,7 +549,7 @@ def test_gyre_serve_keys_and_full_queue():
 
 
 def tokens_so_far(url):
-    text = urllib.request.urlopen(url + "/metrics", timeout=10).read().decode()
+    text = urllib.request.urlopen(url + "/metrics", timeout=60).read().decode()
     return float(re.search(r"^vllm:generation_tokens_total\S* (\S+)", text, re.M).group(1))
 
 
@@ -561,7 +561,7 @@ def test_gyre_serve_killed_midway():
         while tokens_so_far(s.url) < 500:
             time.sleep(0.05)
         s.kill()
-        out, err = b.communicate(timeout=30)
+        out, err = b.communicate(timeout=120)
     (r,) = json.loads(out)["runs"]
     assert b.returncode == 1 and r["completed"] + r["failed"] == 2000 and r["not_sent"] == 0 and r["completed"] >= 4
     assert {e["kind"] for e in r["errors"]} <= {"broken", "unreached"} and sum(e["count"] for e in r["errors"]) == r["failed"]

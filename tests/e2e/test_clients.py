@@ -78,7 +78,7 @@ def run_tool(make, s, folder):
     args = make(f"http://127.0.0.1:{s.port}", folder)
     env = {"PATH": f"{LOAD}/bin:{os.environ['PATH']}", "HOME": str(folder), "HF_HOME": str(folder), "HF_HUB_OFFLINE": "1",
            "OPENAI_API_KEY": "none", "TMPDIR": "/tmp"}
-    p = subprocess.run([LOAD / "bin/python", *map(str, args)], cwd=folder, env=env, capture_output=True, timeout=240, text=True)
+    p = subprocess.run([LOAD / "bin/python", *map(str, args)], cwd=folder, env=env, capture_output=True, timeout=600, text=True)
     assert p.returncode == 0, (p.stdout + p.stderr)[-4000:]
     return folder
 
@@ -140,7 +140,7 @@ def server(template):
 
 
 def run(*args, stdin=None, code=0):
-    p = subprocess.run([*map(str, args)], input=stdin, capture_output=True, timeout=60)
+    p = subprocess.run([*map(str, args)], input=stdin, capture_output=True, timeout=120)
     assert p.returncode == code, (args, p.stdout[-2000:], p.stderr[-2000:])
     return p.stdout.decode()
 
@@ -159,7 +159,7 @@ def test_curl(server, tmp_path):
     pieces, expect = ["-H", "Transfer-Encoding: chunked"], ["-H", "Expect: 100-continue", "--expect100-timeout", "60"]
     for more in [[], pieces, expect, pieces + expect, ["--http1.0"], ["--compressed"]]:
         head, reply = tmp_path / "head", tmp_path / "reply"
-        out = run("curl", "-sS", "--max-time", 30, "-H", "Authorization: Bearer k", "-H", "Content-Type: application/json", "-D", head,
+        out = run("curl", "-sS", "--max-time", 60, "-H", "Authorization: Bearer k", "-H", "Content-Type: application/json", "-D", head,
                   "-o", reply, "-w", "%{http_code}", "--data-binary", "@-", *more, f"http://127.0.0.1:{server.port}{C}",
                   stdin=json.dumps(body).encode())
         assert out == "200" and json.loads(reply.read_text())["choices"] == want
@@ -209,7 +209,7 @@ done = function(summary) local e, n = summary.errors, 0
 def test_wrk(server, body, tmp_path):
     lua = tmp_path / "post.lua"
     lua.write_text(WRK % body.read_text())
-    out = run("wrk", "-t", 1, "-c", 8, "-d", "1s", "-s", lua, f"http://127.0.0.1:{server.port}{C}")
+    out = run("wrk", "-t", 1, "-c", 8, "-d", "1s", "--timeout", "60s", "-s", lua, f"http://127.0.0.1:{server.port}{C}")
     requests, errors, bad = map(int, re.search(r"^done\t(\d+)\t(\d+)\t(\d+)$", out, re.M).groups())
     assert requests > 20 and errors == 0 and bad == 0, out
 

@@ -19,11 +19,13 @@ import pytest
 from program import LASTING, OURO, gyre, roomy
 from test_serve import ABORTED, C, CHAT, DEMO, eventually, frames, serve
 
-# turns: how long the template takes, whatever it prints; about 0.6 us each.
+# turns: how long the template takes, whatever it prints: 0.15 to 0.6 ms each; 2800 are as many as it may.
 TEMPLATE = ("{% for m in messages %}{{ '<' + m.role + '>' }}{{ m.content }}{{ '\\n' }}{% endfor %}"
             "{% for i in range(turns | default(0)) %}{% for j in range(1000) %}{% if j < 0 %}x{% endif %}{% endfor %}{% endfor %}"
             "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}")
 WORDS = "The quick brown fox, "
+HEAVY = {"prompt": WORDS * 300000}  # more than a second of the lane of large bodies: what waits behind it is there for a while
+LARGE = "x" * 70000  # makes a body of that lane
 
 
 def user(text):
@@ -166,11 +168,13 @@ def test_what_is_too_deep_or_too_large(chat, body, words):
 
 
 def test_bound_of_the_lane(tmp_path):
-    """--max-queue 1 and --max-seqs 1: two may be prepared at a time, the third is told to come back."""
+    """--max-queue 1 and --max-seqs 1: two may be prepared at a time on a lane, the third is told to come back."""
     with chat_server(tmp_path, "--max-queue", 1, "--max-seqs", 1) as s, ThreadPoolExecutor(8) as pool:
-        first = [pool.submit(s.ask, "POST", CHAT, slow(2000)) for _ in range(2)]
-        eventually(lambda: jobs(s) == 2)
-        status, headers, data = s.ask("POST", CHAT, slow(0))
+        first = []
+        for path, body in ("/tokenize", HEAVY), (CHAT, slow(0, junk=LARGE)):
+            first.append(pool.submit(s.ask, "POST", path, body))
+            eventually(lambda: jobs(s) == len(first))
+        status, headers, data = s.ask("POST", CHAT, slow(0, junk=LARGE))
         e = json.loads(data)["error"]
         assert (status, e["code"], e["type"]) == (429, "queue_full", "rate_limit_error") and "wait to be read" in e["message"]
         assert int(headers["Retry-After"]) >= 1
@@ -208,15 +212,15 @@ def test_bound_of_held_bytes(tmp_path):
     """A body counts until its request ends: 128 MiB of them together."""
     big = json.dumps({"prompt": "a", "max_tokens": 1, "junk": "x" * (70 << 20)})
     with chat_server(tmp_path, "--max-body-bytes", "100M") as s, ThreadPoolExecutor(8) as pool:
-        before = [pool.submit(s.ask, "POST", CHAT, slow(2500, junk="x" * 70000)) for _ in range(4)]
-        eventually(lambda: jobs(s) == 4)
-        first = pool.submit(s.ask, "POST", C, big)  # behind those: it is there for a while
+        before = [pool.submit(s.ask, "POST", "/tokenize", HEAVY) for _ in range(2)]
+        eventually(lambda: jobs(s) == 2)
+        first = pool.submit(s.ask, "POST", C, big)  # behind those
         eventually(lambda: s.metric("gyre:request_body_bytes") > 70 << 20)
         status, headers, data = s.ask("POST", C, big)
         e = json.loads(data)["error"]
         assert (status, e["code"]) == (429, "queue_full") and "too many bytes" in e["message"] and headers["Retry-After"]
         assert s.ask("POST", C, {"prompt": "a", "max_tokens": 1})[0] == 200
-        assert [f.result()[0] for f in [*before, first]] == [200] * 5
+        assert [f.result()[0] for f in [*before, first]] == [200] * 3
         eventually(lambda: s.metric("gyre:request_body_bytes") == 0)
 
 
@@ -284,17 +288,22 @@ def test_answers_keep_the_order_of_a_connection(chat):
 
 
 def test_drain_waits_for_what_is_prepared(tmp_path):
-    with chat_server(tmp_path) as s, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(s.ask, "POST", CHAT, slow(1500))
+    with chat_server(tmp_path) as s, ThreadPoolExecutor(2) as pool:
+        before = pool.submit(s.ask, "POST", "/tokenize", HEAVY)
         eventually(lambda: jobs(s) == 1)
+        asked = pool.submit(s.ask, "POST", CHAT, slow(1500, junk=LARGE))
+        eventually(lambda: jobs(s) == 2)
         s.stop()
+        assert before.result()[0] == 200
         status, _, data = asked.result()
         assert status == 200 and json.loads(data)["usage"]["completion_tokens"] == 4
 
 
 def test_stop_does_not_wait_longer_than_it_may(tmp_path):
     with chat_server(tmp_path, "--shutdown-timeout", 0) as s:
-        socks = [s.raw_post(CHAT, slow(1500)) for _ in range(3)]
+        socks = [s.raw_post("/tokenize", HEAVY)]
+        eventually(lambda: jobs(s) == 1)
+        socks += [s.raw_post(CHAT, slow(1500, junk=LARGE)) for _ in range(2)]
         eventually(lambda: jobs(s) == 3)
         s.stop()  # the one that runs ends, the others never begin
         for sock in socks:

@@ -28,7 +28,7 @@ made = []
 
 
 def ip(*args, check=True):
-    p = subprocess.run(["ip", *args], capture_output=True, text=True, timeout=20)
+    p = subprocess.run(["ip", *args], capture_output=True, text=True, timeout=60)
     if check and p.returncode:
         raise RuntimeError(f"ip {' '.join(args)}: {p.stderr.strip()}")
     return p.stdout

@@ -3,6 +3,7 @@
 Every comparison is with the same command without workers. Nothing of a worker may be left behind, however it ended.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -44,15 +45,18 @@ def state(pid):
 
 def role(pid):
     """"" of a child that has not begun to be a worker."""
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:  # it has ended
+        return ""
     return words[words.index(b"--role") + 1].decode() if b"--role" in words else ""
 
 
 def unused():
-    """System V's segments that nobody uses: id and size."""
+    """System V's segments that nobody uses: id and bytes of memory."""
     rows = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()]
-    shmid, cpid, nattch, size = (rows[0].index(k) for k in ("shmid", "cpid", "nattch", "size"))
-    return [(r[shmid], int(r[size])) for r in rows[1:] if r[nattch] == "0" and state(r[cpid]) in (None, "Z")]
+    shmid, cpid, nattch, rss, swap = (rows[0].index(k) for k in ("shmid", "cpid", "nattch", "rss", "swap"))
+    return [(r[shmid], int(r[rss]) + int(r[swap])) for r in rows[1:] if r[nattch] == "0" and state(r[cpid]) in (None, "Z")]
 
 
 def segments():
@@ -67,7 +71,8 @@ def segments():
     return left | files
 
 
-def wait_until(what, seconds=20):
+def wait_until(what, seconds=60):
+    """What only a program that hangs keeps waiting so long."""
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, "it did not happen"
@@ -94,7 +99,7 @@ def server():
         workers = children(s.p.pid)
         if s.p.poll() is None:
             s.p.send_signal(signal.SIGTERM)
-            s.p.wait(timeout=30)
+            s.p.wait(timeout=60)
         s.p.stdout.close()
         s.p.stderr.close()
         wait_until(lambda w=workers: not any(state(p) not in (None, "Z") for p in w))
@@ -211,15 +216,22 @@ def test_run_with_deaths(family, tmp_path):
     model, path = MODELS / f"{family}-tiny", write_lines(tmp_path / "in.jsonl", lines)
     want, rnd = run_lines(model, path), random.Random(family)
     command = [GYRE, "run", str(model), "--input", str(path), "--json", *map(str, LAYOUTS["2P2D"])]
-    for _ in range(2):
+    n_hit = 0
+    for _ in range(20):
         p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
         first = p.stdout.readline()
         for kind in ("prefill", "decode"):
             time.sleep(rnd.random() * 0.05)
-            os.kill(next(c for c in children(p.pid) if role(c) == kind), signal.SIGKILL)
+            with contextlib.suppress(StopIteration, ProcessLookupError):  # it was ending already
+                os.kill(next(c for c in children(p.pid) if role(c) == kind), signal.SIGKILL)
         out, err = p.communicate(timeout=120)
-        assert p.returncode == 0 and 1 <= err.count(b"it was killed by signal 9") <= 2, err  # or it was ending already
+        n = err.count(b"it was killed by signal 9")
+        assert p.returncode == 0 and n <= 2, err
         assert [timeless(x) for x in (first + out).splitlines()] == want
+        n_hit += n > 0
+        if n_hit == 2:
+            return
+    pytest.fail("runs end before they are hit")
 
 
 def test_run_streams_and_stops(tmp_path):
@@ -378,11 +390,10 @@ def test_kill_under_load(server, layout):
             break
         killed[role(victim)] += 1
         os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: state(victim) in (None, "Z"))
+        wait_until(lambda: s.metric("gyre:pd_worker_deaths_total") == sum(killed.values()))  # before it, n_ready is as it was
     good = load.n_good
     wait_until(lambda: load.n_good > good + 20)
     load.end()
-    wait_until(lambda: s.metric("gyre:pd_worker_deaths_total") == sum(killed.values()))
     wait_until(lambda: s.n_ready() == n)
     assert sum(killed.values()) >= 4 and load.n_lost < 10
 
@@ -418,7 +429,7 @@ def test_stopped_worker(server):
         held = [pool.submit(s.ids, [3, 4, 5], 400) for _ in range(6)]
         time.sleep(0.05)
         os.kill(stopped, signal.SIGSTOP)
-        assert all(w.result(timeout=30) == want for w in [pool.submit(s.ids, [3, 4, 5], 40) for _ in range(6)])
+        assert all(w.result(timeout=60) == want for w in [pool.submit(s.ids, [3, 4, 5], 40) for _ in range(6)])
         os.kill(stopped, signal.SIGCONT)
         assert all(w.result(timeout=60) == long for w in held)
     assert len(children(s.p.pid)) == 3
@@ -431,12 +442,12 @@ def test_a_stopped_decoder_holds_up_nobody(server):
     stopped = [p for p in children(s.p.pid) if role(p) == "decode"][1]
     os.kill(stopped, signal.SIGSTOP)
     with ThreadPoolExecutor(8) as pool:
-        got = list(pool.map(lambda _: s.ids([3, 4, 5], 20), range(60), timeout=25))
+        got = list(pool.map(lambda _: s.ids([3, 4, 5], 20), range(60), timeout=100))
     assert all(x == want for x in got) and state(stopped) == "T"
     assert s.metric("gyre:pd_worker_deaths_total") == s.metric("gyre:pd_retries_total") == 0
     os.kill(stopped, signal.SIGCONT)
     with ThreadPoolExecutor(8) as pool:
-        assert all(x == want for x in pool.map(lambda _: s.ids([3, 4, 5], 20), range(16), timeout=25))
+        assert all(x == want for x in pool.map(lambda _: s.ids([3, 4, 5], 20), range(16), timeout=100))
     wait_until(lambda: s.metric("vllm:num_requests_running") == 0)
 
 
@@ -447,12 +458,12 @@ def test_a_stopped_prefiller(server):
     stopped = [p for p in children(s.p.pid) if role(p) == "prefill"][0]
     os.kill(stopped, signal.SIGSTOP)
     with ThreadPoolExecutor(8) as pool:
-        got = list(pool.map(lambda _: s.ids_or_error([3, 4, 5], 20), range(60), timeout=40))
+        got = list(pool.map(lambda _: s.ids_or_error([3, 4, 5], 20), range(60), timeout=100))
     late = [x for x in got if x != want]
     assert 1 <= len(late) <= 8 and all("not done within 4 s" in x for x in late), late
     os.kill(stopped, signal.SIGCONT)
     with ThreadPoolExecutor(8) as pool:
-        assert all(x == want for x in pool.map(lambda _: s.ids([3, 4, 5], 20), range(16), timeout=25))
+        assert all(x == want for x in pool.map(lambda _: s.ids([3, 4, 5], 20), range(16), timeout=100))
     wait_until(lambda: s.metric("vllm:num_requests_running") == 0)
     assert s.metric("gyre:pd_worker_deaths_total") == 0
 
@@ -468,8 +479,8 @@ def test_the_parent_ends(server, how):
         t.start()
     time.sleep(0.1)
     s.p.send_signal(how)
-    s.p.wait(timeout=30)
-    wait_until(lambda: all(state(p) in (None, "Z") for p in workers), 5)
+    s.p.wait(timeout=60)
+    wait_until(lambda: all(state(p) in (None, "Z") for p in workers))
     for t in load:
         t.join()
 
@@ -487,7 +498,7 @@ def test_killed_while_it_starts():
         n_worker += len(workers)
         wait_until(lambda w=workers: all(state(x) in (None, "Z") for x in w))
         for shmid, size in unused():  # an id exists for microseconds before it is marked to go with its process; nothing was written
-            assert size <= 4096, size
+            assert size == 0, size
             subprocess.run(["ipcrm", "-m", shmid], check=True)
     assert n_worker > 20
     wait_until(lambda: {f for f in os.listdir("/dev/shm") if f in segments()} <= before)
@@ -502,6 +513,6 @@ def test_interrupted_run():
     wait_until(lambda: all(map(role, workers)))  # a child that is not yet one has its fork behind it, and perhaps no more: unit.spawn
     assert all(os.getpgid(w) == w for w in workers)
     os.killpg(p.pid, signal.SIGINT)
-    p.wait(timeout=20)
+    p.wait(timeout=60)
     p.stderr.close()
-    wait_until(lambda: all(state(w) in (None, "Z") for w in workers), 5)
+    wait_until(lambda: all(state(w) in (None, "Z") for w in workers))

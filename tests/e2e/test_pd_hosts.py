@@ -25,7 +25,7 @@ POOL = ("--kv-blocks", 600, "--max-len", 512, "--threads", 1)
 def end(p, how=signal.SIGKILL):
     if p.poll() is None:
         p.send_signal(how)
-    p.wait(timeout=30)
+    p.wait(timeout=60)
 
 
 class Worker:
@@ -82,14 +82,14 @@ class Town:
             if s.p.poll() is None:
                 s.p.send_signal(signal.SIGTERM)
         for s in self.servers:
-            s.p.wait(timeout=30)
+            s.p.wait(timeout=60)
             s.p.stdout.close()
             s.p.stderr.close()
         lives = [c for w in self.workers for c in children(w.p.pid)]
         for w in self.workers:
             w.p.send_signal(signal.SIGTERM)
         for w in self.workers:
-            assert w.p.wait(timeout=30) in (0, -signal.SIGKILL), w.said()
+            assert w.p.wait(timeout=60) in (0, -signal.SIGKILL), w.said()
             assert "Sanitizer" not in w.said()
         wait_until(lambda: all(state(c) in (None, "Z") for c in lives))
         for log in self.logs:
@@ -140,7 +140,7 @@ def test_a_worker_dies_and_comes_back(town):
     end(d2.p)
     good = load.n_good
     wait_until(lambda: load.n_good > good + 10)
-    assert s.n_ready() == 2
+    wait_until(lambda: s.n_ready() == 2)
     d2.begin()
     wait_until(lambda: s.n_ready() == 3)
     load.end()
@@ -165,7 +165,7 @@ def test_joins_and_leaves(town):
     good = load.n_good
     wait_until(lambda: load.n_good > good + 20)
     p.p.send_signal(signal.SIGTERM)  # a worker that ends lets requests end first
-    assert p.p.wait(timeout=20) == 0
+    assert p.p.wait(timeout=60) == 0
     load.end()
     assert load.n_lost == 0
     assert s.metric("gyre:pd_worker_deaths_total") == 0 and s.metric("gyre:pd_retries_total") == 0
@@ -174,10 +174,10 @@ def test_joins_and_leaves(town):
 @pytest.mark.parametrize("how", ["twice", "timeout", "loading"])
 def test_a_worker_that_must_end(town, how):
     """SIGTERM: it is not waited for longer than was said; its requests begin again elsewhere."""
-    w = town.add("both", "--stop-timeout", 0.3 if how == "timeout" else 60)
+    w = town.add("both", "--stop-timeout", 0.3 if how == "timeout" else 600)
     if how == "loading":  # or waiting; nobody needs it
         w.p.send_signal(signal.SIGTERM)
-        assert w.p.wait(timeout=10) == 0
+        assert w.p.wait(timeout=60) == 0
         return
     town.list(w)
     s = town.serve()
@@ -191,7 +191,7 @@ def test_a_worker_that_must_end(town, how):
     for _ in range(2 if how == "twice" else 1):
         w.p.send_signal(signal.SIGTERM)
         time.sleep(0.05)
-    assert w.p.wait(timeout=10) == 0
+    assert w.p.wait(timeout=60) == 0
     w.begin()
     for t in threads:
         t.join(timeout=60)
@@ -213,7 +213,7 @@ def test_nobody_decodes_for_a_while(town):
     time.sleep(0.3)
     assert not got
     d.begin()
-    t.join(timeout=30)
+    t.join(timeout=60)
     assert got == [want]
     wait_until(lambda: s.ask("GET", "/health")[0] == 200)
 
@@ -229,7 +229,7 @@ def test_the_coordinator_is_killed(town):
         t.start()
     time.sleep(0.1)
     end(s.p)
-    wait_until(lambda: all(state(c) in (None, "Z") for c in lives), 10)
+    wait_until(lambda: all(state(c) in (None, "Z") for c in lives))
     for t in threads:
         t.join()
     s = town.serve()
@@ -243,9 +243,9 @@ def test_a_second_coordinator(town):
     town.list(w)
     s = town.serve()
     load = Load(s, 2)
-    err = gyre("run", OURO, "--prompt-ids", "1,2", "--worker-start-timeout", 1, *town.options, code=1)[1]
+    err = gyre("run", OURO, "--prompt-ids", "1,2", "--worker-start-timeout", 2, *town.options, code=1)[1]
     assert f"{w.address}: this worker serves another coordinator" in err
-    with contextlib.suppress(OSError), socket.create_connection((w.host, w.port), timeout=5) as c:  # and somebody else
+    with contextlib.suppress(OSError), socket.create_connection((w.host, w.port), timeout=60) as c:  # and somebody else
         c.sendall(b"GET / HTTP/1.1\r\n\r\n")
     load.end()
     assert s.metric("gyre:pd_worker_deaths_total") == 0
@@ -266,7 +266,7 @@ def test_the_coordinator_is_stopped(town):
     s.p.send_signal(signal.SIGSTOP)
     wait_until(lambda: all(c is not None and c not in lives for c in (p.child(), d.child())))
     s.p.send_signal(signal.SIGCONT)
-    t.join(timeout=30)
+    t.join(timeout=60)
     assert got == [want]
 
 
@@ -276,7 +276,7 @@ def test_ended_while_it_waits_for_workers(town):
     assert b"listening on" in p.stderr.readline()
     time.sleep(0.2)
     p.send_signal(signal.SIGTERM)
-    assert p.wait(timeout=10) == 0
+    assert p.wait(timeout=60) == 0
     p.stderr.close()
 
 

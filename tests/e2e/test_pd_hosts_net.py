@@ -96,7 +96,7 @@ def test_two_hosts(make_town):
         cut(1)
         begun = time.monotonic()
         wait_until(lambda: s.ask("GET", "/health")[0] == 503)
-        assert time.monotonic() - begun < 6
+        assert time.monotonic() - begun < 25  # the kernel alone would take minutes
         wait_until(lambda: d.child() not in (None, lives))  # it noticed by itself
         got = []
         asks = threading.Thread(target=lambda: got.append(s.ids([9] * 40, 8)))
@@ -104,7 +104,7 @@ def test_two_hosts(make_town):
         time.sleep(0.3)
         assert not got
         heal(1)
-        asks.join(timeout=30)
+        asks.join(timeout=60)
         assert got
         right(s, [9] * 40, 8)
         wait_until(lambda: s.n_ready() == 2)
@@ -183,10 +183,10 @@ def test_etcd(make_town, tmp_path):
     right(s, [7] * 33, 7)
     etcd = begin_etcd()
     late = t.add(0, "decode", *e)
-    wait_until(lambda: s.n_ready() == 4, 40)
+    wait_until(lambda: s.n_ready() == 4)
     for w in (d, both):
         w.p.send_signal(15)
-        assert w.p.wait(timeout=20) == 0
+        assert w.p.wait(timeout=60) == 0
     wait_until(lambda: s.n_ready() == 2)
     right(s, [8] * 33, 7)
     assert late.child() and s.metric("gyre:pd_worker_deaths_total") == 0

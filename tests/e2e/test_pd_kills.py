@@ -233,13 +233,13 @@ def kill_in_town(town, asks, rnd):
     load, plan = steady.Load(s.port, asks, 8, rnd.random()), 2 * workers
     rnd.shuffle(plan)
     for w in plan:
-        wait_until(lambda: w.child() is not None and Numbers(s).ready == 4, 60)
+        wait_until(lambda: w.child() is not None and Numbers(s).ready == 4)
         load.wait_for_more(3)
         time.sleep(rnd.random() * 0.1)
         before = Numbers(s).deaths
         os.kill(w.child(), signal.SIGKILL)
         wait_until(lambda: Numbers(s).deaths > before)
-    wait_until(lambda: Numbers(s).ready == 4, 60)
+    wait_until(lambda: Numbers(s).ready == 4)
     load.wait_for_more(20)
     load.end()
     wait_until(lambda: (m := Numbers(s)).under_way + m.reserve + m.prefill + m.decode + m.held == 0)

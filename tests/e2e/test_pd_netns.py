@@ -70,7 +70,7 @@ def test_cut_in_the_middle(net):
         done, failed, left = a.tell("wait 256 1500")
         assert left + failed > 0, "the link was cut too late"
         assert a.tell("drop") == [256, 256 - done + failed, 0]
-        assert time.monotonic() - begun < 6
+        assert time.monotonic() - begun < 25
         heard, bad, _ = b.tell("notes")  # the receiver answers, and what it heard was true
         assert bad == 0
         net.heal(1) if round < 2 else net.carrier(1, up=True)
@@ -140,13 +140,13 @@ def test_ends_with_a_dead_link(net):
     begun = time.monotonic()
     a.quit()
     b.quit()
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 45
 
 
 def test_nothing_is_left(net):
     names = [net.name(0), net.name(1), net.middle]
     sleeper = net.popen(0, ["sleep", "1000"])
-    assert netns.wait_for(lambda: str(sleeper.pid) in netns.ip("netns", "pids", net.name(0)).split(), 5)
+    assert netns.wait_for(lambda: str(sleeper.pid) in netns.ip("netns", "pids", net.name(0)).split(), 60)
     assert set(names) <= set(netns.names())
     net.close()
     assert not set(names) & set(netns.names())

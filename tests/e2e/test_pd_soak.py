@@ -35,12 +35,18 @@ def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def clients(port):
+    """Connections that a server of this host still holds."""
+    rows = [line.split() for line in open("/proc/net/tcp").read().splitlines()[1:]]
+    return [r for r in rows if int(r[1].split(":")[1], 16) == port and r[3] != "0A" and r[9] != "0"]  # 0A: it listens; 0: no inode
+
+
 class Watch:
     """Sizes of the parent and its workers, at rest."""
 
     def __init__(self, s):
         self.pids = [s.p.pid] + sorted(children(s.p.pid))
-        wait_until(lambda: descriptors(s.p.pid) <= 2 * len(self.pids) + 40)  # clients' are closed
+        wait_until(lambda: not clients(s.port))
         self.own = {p: rss(p)[0] for p in self.pids}
         self.shared = {p: rss(p)[1] for p in self.pids}
         self.fds = {p: descriptors(p) for p in self.pids}

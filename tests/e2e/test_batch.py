@@ -318,12 +318,14 @@ SLOW = ["--max-seqs", "4", "--max-rows", "8", "--threads", "1"]  # so that there
 
 def test_killed_in_the_middle(ouro, tmp_path):
     model, path, alone = ouro
-    out = tmp_path / "out.jsonl"
-    rounds = 0
-    for after in (20, 60, 100, 140, 500):
-        code, _ = fail_at(model, path, out, signal.SIGKILL, after)
-        rounds += code == -signal.SIGKILL
-        if code == 0:
+    for attempt in range(10):  # a batch may end before this process has looked
+        out, rounds = tmp_path / f"out{attempt}.jsonl", 0
+        for after in (20, 60, 100, 140, 500):
+            code, _ = fail_at(model, path, out, signal.SIGKILL, after)
+            rounds += code == -signal.SIGKILL
+            if code == 0:
+                break
+        if rounds >= 2:
             break
     assert rounds >= 2 and code == 0
     same(read_lines(out), alone)
@@ -335,8 +337,11 @@ def test_killed_in_the_middle(ouro, tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted(ouro, how, tmp_path):
     model, path, alone = ouro
-    out = tmp_path / "out.jsonl"
-    code, err = fail_at(model, path, out, how, 30)
+    for attempt in range(10):
+        out = tmp_path / f"out{attempt}.jsonl"
+        code, err = fail_at(model, path, out, how, 30)
+        if code:
+            break
     assert code == 1 and "gyre: interrupted\n" in err, err
     done = len(by_index(read_lines(out)))
     assert 1 <= done < 200

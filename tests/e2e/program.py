@@ -28,11 +28,11 @@ def gyre(*args, stdin=None, code=0, **kw):
     return out, err
 
 
-def roomy(folder):
+def roomy(folder, of=DEMO):
     """models/demo with room for LASTING, which takes minutes: it ends when its client leaves, and not while a busy machine
     keeps a test from looking."""
-    model = folder / "roomy/demo"
-    shutil.copytree(DEMO, model)
+    model = folder / "roomy" / Path(of).name
+    shutil.copytree(of, model)
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 1 << 15}))
     return model

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from program import (
-    FAMILIES, GYRE, MODELS, OURO, ROOT, SHORT, golden, greedy_cases, greedy_line, gyre, ids_arg, rule_of, write_lines,
+    FAMILIES, GYRE, MODELS, OURO, ROOT, SHORT, golden, greedy_cases, greedy_line, gyre, ids_arg, roomy, rule_of,
+    write_lines,
 )
 
 
@@ -574,8 +575,8 @@ def test_lost_output_is_a_failure():
     assert p.returncode == 1 and b"standard output: cannot write" in p.stderr
 
 
-def test_reader_that_leaves_is_no_noise():
-    p = subprocess.Popen([GYRE, "run", OURO, "--prompt-ids", "1", "--max-tokens", "400", "--ignore-eos"],
+def test_reader_that_leaves_is_no_noise(tmp_path):
+    p = subprocess.Popen([GYRE, "run", roomy(tmp_path, OURO), "--prompt-ids", "1", "--max-tokens", "30000", "--ignore-eos"],
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     os.read(p.stdout.fileno(), 1)
     p.stdout.close()

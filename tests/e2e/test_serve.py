@@ -78,7 +78,7 @@ class Server:
     def stop(self, code=0):
         if self.p.poll() is None:
             self.p.send_signal(signal.SIGTERM)
-        out, err = self.p.communicate(timeout=60)
+        out, err = self.p.communicate(timeout=300)
         self.err += err.decode()
         assert "Sanitizer" not in self.err, self.err
         assert self.p.returncode == code, self.err

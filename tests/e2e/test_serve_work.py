@@ -24,7 +24,7 @@ TEMPLATE = ("{% for m in messages %}{{ '<' + m.role + '>' }}{{ m.content }}{{ '\
             "{% for i in range(turns | default(0)) %}{% for j in range(1000) %}{% if j < 0 %}x{% endif %}{% endfor %}{% endfor %}"
             "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}")
 WORDS = "The quick brown fox, "
-HEAVY = {"prompt": WORDS * 300000}  # more than a second of the lane of large bodies: what waits behind it is there for a while
+HEAVY = {"prompt": WORDS * 200000}  # most of a second of the lane of large bodies: what waits behind it is there for a while
 LARGE = "x" * 70000  # makes a body of that lane
 
 
@@ -287,7 +287,8 @@ def test_answers_keep_the_order_of_a_connection(chat):
 
 
 def test_drain_waits_for_what_is_prepared(tmp_path):
-    with chat_server(tmp_path) as s, ThreadPoolExecutor(2) as pool:
+    # The lane is niced: beside others its second may last longer than a drain by default.
+    with chat_server(tmp_path, "--shutdown-timeout", 300) as s, ThreadPoolExecutor(2) as pool:
         before = pool.submit(s.ask, "POST", "/tokenize", HEAVY)
         eventually(lambda: jobs(s) == 1)
         asked = pool.submit(s.ask, "POST", CHAT, slow(1500, junk=LARGE))

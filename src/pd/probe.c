@@ -110,6 +110,17 @@ static gy_status open_end(end *e, const gy_probe_opts *o, uint64_t epoch,
     return open_memory(e, o->bytes, err);
 }
 
+/* All n bytes. A process that is stopped and goes on finds its recv ended, with what was there or with nothing. */
+static int recv_all(int fd, void *to, size_t n) {
+    for (char *at = to; n;) {
+        ssize_t got = recv(fd, at, n, MSG_WAITALL);
+        if (got == 0 || (got < 0 && errno != EINTR)) return 0;
+        at += got > 0 ? got : 0;
+        n -= got > 0 ? (size_t)got : 0;
+    }
+    return 1;
+}
+
 /* ---- the receiver ------------------------------------------------------------------------------------------------ */
 
 static void got_done(void *user, gy_xfer_op *op, gy_status st) {
@@ -159,8 +170,8 @@ static _Noreturn void receive(int fd, const gy_probe_opts *o) {
 
 static gy_status take_blob(int fd, gy_err *err, void *blob, size_t *len_out) {
     int32_t head[2];
-    if (recv(fd, head, sizeof head, MSG_WAITALL) != (ssize_t)sizeof head || head[1] < 0 || head[1] > GY_XFER_MAX_BLOB ||
-        recv(fd, blob, (size_t)head[1], MSG_WAITALL) != head[1])
+    if (!recv_all(fd, head, sizeof head) || head[1] < 0 || head[1] > GY_XFER_MAX_BLOB ||
+        !recv_all(fd, blob, (size_t)head[1]))
         return gy_err_set(err, GY_E_PEER, "transport: the receiving process is gone");
     *len_out = (size_t)head[1];
     if (head[0] < 0) return gy_err_set(err, (gy_status)head[0], "%.*s", head[1], (const char *)blob);
@@ -177,7 +188,7 @@ static gy_status wait_for_verdict(end *e, uint32_t round, gy_err *err) {
         if (gy_clock_ns() > until_ns)
             return gy_err_set(err, GY_E_PEER, "transport: the note of put %u did not arrive", round);
     }
-    if (recv(e->fd, &good, 1, 0) != 1)
+    if (!recv_all(e->fd, &good, 1))
         return gy_err_set(err, GY_E_PEER, "transport: the receiving process is gone (put %u)", round);
     if (!good) return gy_err_set(err, GY_E_PEER, "transport: put %u: other bytes arrived than were sent", round);
     return GY_OK;
@@ -344,10 +355,10 @@ gy_status gy_probe(const gy_probe_opts *o, gy_err *err, gy_probe_result *out) {
     pid_t child = fork_child();
     if (child == 0) send_from_child(fd[1], o);
     close(fd[1]);
-    ssize_t n = child < 0 ? -1 : recv(fd[0], &v, sizeof v, MSG_WAITALL);
+    int is_there = child > 0 && recv_all(fd[0], &v, sizeof v);
     close(fd[0]);
     reap(child);
-    if (n != (ssize_t)sizeof v) return gy_err_set(err, GY_E_PEER, "transport: the sending process is gone");
+    if (!is_there) return gy_err_set(err, GY_E_PEER, "transport: the sending process is gone");
     if (v.status < 0) return gy_err_set(err, v.status, "%s", v.err.msg);
     *out = v.r;
     return GY_OK;

@@ -4,6 +4,8 @@
 #include "pd/probe.h"
 #include "support/fake_device.h"
 
+#include <poll.h>
+
 static void probe(int across_hosts, size_t chunk, size_t bytes, const char *lane) {
     gy_probe_opts o = {.bytes = bytes, .across_hosts = across_hosts};
     gy_probe_result r;
@@ -27,6 +29,30 @@ static void inside_a_host(void **state) {
 static void over_a_network(void **state) {
     (void)state;
     probe(1, 1 << 20, 4 << 20, "tcp");
+}
+
+/* Stopped and continued all the time, as by Ctrl-Z and fg: each system call that can end by it does. */
+static void stopped_and_continued(void **state) {
+    (void)state;
+    int status = 0, n = 0;
+    pid_t pid = fork();
+    if (!pid) {
+        gy_probe_opts o = {.bytes = 1 << 20};
+        gy_probe_result r;
+        gy_err err = {0};
+        setpgid(0, 0);
+        gy_xfer_limits_default(&o.limits);
+        if (gy_probe(&o, &err, &r) < 0) fprintf(stderr, "%s\n", err.msg);
+        _exit(err.status < 0);
+    }
+    setpgid(pid, pid);
+    while (waitpid(pid, &status, WNOHANG) == 0) {
+        if (n++ < 400) kill(-pid, SIGSTOP);
+        kill(-pid, SIGCONT);
+        poll(NULL, 0, 2);
+    }
+    assert_true(n > 1 && WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
 }
 
 static gy_status open_fake(void *arg, int is_receiver, gy_err *err, gy_device **out) {
@@ -71,6 +97,7 @@ static void refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(inside_a_host), cmocka_unit_test(over_a_network),
-                                       cmocka_unit_test(between_devices), cmocka_unit_test(refused)};
+                                       cmocka_unit_test(between_devices), cmocka_unit_test(refused),
+                                       cmocka_unit_test(stopped_and_continued)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

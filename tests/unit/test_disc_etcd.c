@@ -119,7 +119,7 @@ static int await(gateway *g, const char *path, int ms, request *r) {
 
 static request expect(gateway *g, const char *path) {
     request r;
-    if (!await(g, path, 5000, &r)) fail_msg("nobody asks for %s", path);
+    if (!await(g, path, 20000, &r)) fail_msg("nobody asks for %s", path);
     return r;
 }
 
@@ -293,6 +293,26 @@ static int tear_down(void **state) {
     return 0;
 }
 
+/* That nothing waited for one of the timers, of a second or two, only a clock can say, and on a busy machine it is late
+ * at times: of three runs of a test one must be in time. All else must hold in each. */
+static int n_late;
+
+static void soon(int64_t begun_ns, int64_t most_ms) {
+    n_late += gy_clock_ns() - begun_ns > most_ms * 1000000;
+}
+
+static void in_time(void **state) {
+    void (*test)(void **) = (void (*)(void **))(uintptr_t)*state;
+    for (int i = 0; i < 3; i++) {
+        n_late = 0;
+        test(state);
+        if (!n_late) return;
+        tear_down(state);
+        set_up(state);
+    }
+    fail_msg("late in each of three runs");
+}
+
 static const char *logged(void) {
     static char text[1 << 16];
     ssize_t n = pread(log_fd, text, sizeof text - 1, 0);
@@ -310,7 +330,7 @@ static int count(const char *text, const char *what) {
 static void end_disc(gy_disc *d, gateway *g) {
     int64_t begun = gy_clock_ns();
     gy_disc_close(d);
-    assert_in_range(gy_clock_ns() - begun, 0, 900000000);
+    soon(begun, 900);
     gateway_close(g);
 }
 
@@ -405,7 +425,7 @@ static void bad_values(void **state) {
     add_kv(&line, "/gyre/default/more", "oops", 10);
     gy_str_puts(&line, "}]}}\n");
     chunk(r.fd, line.data, line.len);
-    assert_string_equal(told(d, 2000), "-more=h:2 ");
+    assert_string_equal(told(d, 20000), "-more=h:2 ");
     assert_int_equal(count(logged(), "a key of etcd is no worker"), n + 1);
     end_disc(d, &g);
     gy_str_free(&kvs);
@@ -452,20 +472,20 @@ static void events(void **state) {
     add_put(&ev, "b", "h:2", 11);
     add_put(&ev, "c", "h:3", 11); /* one transaction */
     send_events(r.fd, &ev, 0);
-    assert_string_equal(told(d, 2000), "+b=h:2 +c=h:3 ");
+    assert_string_equal(told(d, 20000), "+b=h:2 +c=h:3 ");
     add_put(&ev, "b", "h:9", 12);
     send_events(r.fd, &ev, 0);
-    assert_string_equal(told(d, 2000), "-b=h:2 +b=h:9 ");
+    assert_string_equal(told(d, 20000), "-b=h:2 +b=h:9 ");
     add_put(&ev, "c", "h:3", 13); /* put again by the same: no news */
     add_delete(&ev, "x", 14);     /* never known */
     add_delete(&ev, "b", 15);
     send_events(r.fd, &ev, 0);
-    assert_string_equal(told(d, 2000), "-b=h:9 ");
+    assert_string_equal(told(d, 20000), "-b=h:9 ");
     add_delete(&ev, "a", 9); /* older than the list */
     add_put(&ev, "old", "h:1", 10);
     add_put(&ev, "new", "h:1", 16);
     send_events(r.fd, &ev, 0);
-    assert_string_equal(told(d, 2000), "+new=h:1 ");
+    assert_string_equal(told(d, 20000), "+new=h:1 ");
     add_put(&ev, "d", "h:4", 17);
     add_delete(&ev, "d", 18); /* came and went */
     add_delete(&ev, "a", 19);
@@ -482,7 +502,7 @@ static void events(void **state) {
         add_put(&ev, "c", address, 21 + i);
         send_events(r.fd, &ev, (size_t)i + 1);
         snprintf(want, sizeof want, "-c=%s%d +c=%s ", i ? "cut:" : "h:", i ? i : 3, address);
-        assert_string_equal(told(d, 2000), want);
+        assert_string_equal(told(d, 20000), want);
     }
     assert_false(await(&g, "/v3/kv/range", 0, &r)); /* all this on one watch */
     assert_string_equal(logged(), "");
@@ -536,7 +556,7 @@ static void broken_watches(void **state) {
         gy_str_clear(&kvs);
         add_worker(&kvs, "b", "h:2", 15);
         answer_list(&r, 20, kvs.data);
-        const char *text = told(d, 2000);
+        const char *text = told(d, 20000);
         if (strcmp(text, "-a=h:1 +b=h:2 ")) fail_msg("line %d: %s", i, text);
         r = expect(next, "/v3/watch");
         assert_string_equal(member(r.body, "start_revision"), "21");
@@ -555,10 +575,10 @@ static void silent_watch(void **state) {
     gy_disc *d = open_with(&g, 10, NULL);
     request r = expect(&g, "/v3/watch"), w = r;
     begin_watch(&r);
-    assert_true(await(&g, "/v3/kv/range", 12000, &r));
+    assert_true(await(&g, "/v3/kv/range", 30000, &r));
     add_worker(&kvs, "a", "h:1", 15);
     answer_list(&r, 15, kvs.data);
-    assert_string_equal(told(d, 2000), "+a=h:1 ");
+    assert_string_equal(told(d, 20000), "+a=h:1 ");
     r = expect(&g, "/v3/watch");
     assert_string_equal(member(r.body, "start_revision"), "16");
     gy_str ev = {0}; /* what the old one says late finds nobody */
@@ -587,7 +607,7 @@ static void too_many(void **state) {
     begin_watch(&r);
     add_delete(&ev, "w07", 11);
     send_events(r.fd, &ev, 0);
-    assert_string_equal(told(d, 2000), "-w07=h:1 ");
+    assert_string_equal(told(d, 20000), "-w07=h:1 ");
     r = expect(&g, "/v3/kv/range"); /* there is room for another */
     gy_str_puts(&body, "{\"header\":{\"revision\":\"11\"},\"more\":true,\"kvs\":[");
     for (int i = 0; i < GY_DISC_MAX_WORKERS + 6; i++) {
@@ -600,7 +620,7 @@ static void too_many(void **state) {
     }
     gy_str_puts(&body, "]}");
     answer(&r, 200, body.data);
-    assert_string_equal(told(d, 2000), "+w64=h:1 ");
+    assert_string_equal(told(d, 20000), "+w64=h:1 ");
     end_disc(d, &g);
     gy_str_free(&kvs);
     gy_str_free(&ev);
@@ -664,7 +684,8 @@ static void next_endpoint(void **state) {
     int64_t begun = gy_clock_ns();
     begin_open(&o, urls); /* a takes the connection and says nothing */
     request r = expect(&b, "/v3/kv/range");
-    assert_in_range(gy_clock_ns() - begun, 1900000000, 4900000000);
+    assert_true(gy_clock_ns() - begun > 1900000000);
+    soon(begun, 4900);
     expect(&a, "/v3/kv/range"); /* was given up */
     answer_list(&r, 5, NULL);
     gy_disc *d = end_open(&o);
@@ -680,7 +701,7 @@ static void next_endpoint(void **state) {
     gy_str kvs = {0};
     add_worker(&kvs, "a", "h:1", 6);
     answer_list(&r, 6, kvs.data);
-    assert_string_equal(told(d, 2000), "+a=h:1 ");
+    assert_string_equal(told(d, 20000), "+a=h:1 ");
     gy_disc_close(d);
     gy_str_free(&kvs);
     gateway_close(&a);
@@ -708,7 +729,8 @@ static void long_outage(void **state) {
     for (int i = 1; i < 6; i++) {
         int64_t most = 100000000ll << (i - 1);
         if (most > 3000000000) most = 3000000000;
-        assert_in_range(at[i] - at[i - 1], most / 2 - 1000000, most + 300000000);
+        assert_true(at[i] - at[i - 1] >= most / 2 - 1000000);
+        n_late += at[i] - at[i - 1] > most + 300000000;
     }
     assert_string_equal(told(d, 0), "");
     assert_int_equal(count(logged(), "etcd does not answer: who is known stays"), 1);
@@ -770,12 +792,13 @@ static void lease_life(void **state) {
     request r = expect(&g, "/v3/watch");
     begin_watch(&r);
     publish(d, "w", "10.0.0.1:8100");
-    grant_and_put(&g, "w", "10.0.0.1:8100", "7587862094067839491");
     int64_t begun = gy_clock_ns();
+    grant_and_put(&g, "w", "10.0.0.1:8100", "7587862094067839491");
     for (int i = 0; i < 2; i++) { /* every third of its time */
         r = expect(&g, "/v3/lease/keepalive");
         assert_string_equal(r.body, "{\"ID\":\"7587862094067839491\"}");
-        assert_in_range(gy_clock_ns() - begun, 900000000, 2500000000);
+        assert_true(gy_clock_ns() - begun > 900000000);
+        soon(begun, 2500);
         begun = gy_clock_ns();
         answer_alive(&r, "7587862094067839491", "3");
     }
@@ -784,7 +807,7 @@ static void lease_life(void **state) {
     answer_alive(&r, "7587862094067839491", NULL);
     begun = gy_clock_ns();
     grant_and_put(&g, "w", "10.0.0.1:8100", "22");
-    assert_in_range(gy_clock_ns() - begun, 0, 900000000);
+    soon(begun, 900);
     assert_int_equal(count(logged(), "etcd has dropped this worker's lease"), 1);
     /* Gone between the grant and the put. */
     r = expect(&g, "/v3/lease/keepalive");
@@ -799,7 +822,7 @@ static void lease_life(void **state) {
     answer(&r, 503, "{}");
     begun = gy_clock_ns();
     r = expect(&g, "/v3/lease/keepalive");
-    assert_in_range(gy_clock_ns() - begun, 0, 900000000);
+    soon(begun, 900);
     assert_string_equal(r.body, "{\"ID\":\"44\"}");
     assert_int_equal(count(logged(), "this worker's place in etcd cannot be kept"), 1);
     drop(&g, r.fd);
@@ -810,7 +833,7 @@ static void lease_life(void **state) {
     gy_disc_withdraw(d);
     begun = gy_clock_ns();
     r = expect(&g, "/v3/lease/revoke");
-    assert_in_range(gy_clock_ns() - begun, 0, 900000000);
+    soon(begun, 900);
     assert_string_equal(r.body, "{\"ID\":\"44\"}");
     answer(&r, 200, "{}");
     assert_false(await(&g, "/v3/lease/grant", 300, &r));
@@ -858,14 +881,15 @@ static void ends(void **state) {
             int status = -1;
             waitpid(pid, &status, 0);
             assert_int_equal(status, 0);
-            assert_in_range(gy_clock_ns() - begun, 0, 950000000);
+            soon(begun, 950);
         } else if (i == 1) { /* hangs */
             gy_disc_close(o.d);
-            assert_in_range(gy_clock_ns() - begun, 900000000, 3000000000);
+            assert_true(gy_clock_ns() - begun > 900000000);
+            soon(begun, 3000);
         } else { /* refused: no use in waiting */
             gateway_close(&g);
             gy_disc_close(o.d);
-            assert_in_range(gy_clock_ns() - begun, 0, 500000000);
+            soon(begun, 500);
         }
         gateway_close(&g);
     }
@@ -962,7 +986,7 @@ static void no_memory(void **state) {
         gy_status st = gy_disc_open(&o, &err, &d);
         if (st == GY_OK) {
             publish(d, "w", "h:1");
-            assert_string_equal(told(d, 2000), "+a=h:1 ");
+            assert_string_equal(told(d, 20000), "+a=h:1 ");
         } else {
             assert_true(st == GY_E_NOMEM || st == GY_E_IO);
             assert_true(err.msg[0]);
@@ -976,7 +1000,8 @@ static void no_memory(void **state) {
 }
 
 int main(void) {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define TEST(f)                                                                                                        \
+    { #f, in_time, set_up, tear_down, (void *)(uintptr_t)f }
     const struct CMUnitTest tests[] = {
         TEST(list_and_watch), TEST(bad_values),  TEST(events),         TEST(broken_watches), TEST(silent_watch),
         TEST(too_many),       TEST(bad_replies), TEST(nobody_answers), TEST(next_endpoint),  TEST(long_outage),

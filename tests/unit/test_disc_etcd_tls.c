@@ -80,7 +80,7 @@ static gy_status open_disc(const site *s, const char *ca, gy_err *err, gy_disc *
     gy_status st = GY_E_IO;
     for (int i = 0; i < 5; i++) {
         st = gy_disc_open(&(gy_disc_opts){.etcd = s->url, .etcd_ca = ca}, err, out);
-        if (st == GY_OK || !strstr(err->msg, "timed out")) break;
+        if (st == GY_OK || (!strstr(err->msg, "timed out") && !strstr(err->msg, "timeout"))) break;
     }
     return st;
 }

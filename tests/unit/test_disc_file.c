@@ -82,7 +82,7 @@ static const char *told(gy_disc *d) {
 }
 
 static void assert_told(gy_disc *d, const char *want) {
-    assert_int_equal(is_ready(d, *want ? 2000 : 0), *want != 0);
+    assert_int_equal(is_ready(d, *want ? 20000 : 0), *want != 0);
     assert_string_equal(told(d), want);
 }
 
@@ -157,13 +157,13 @@ static void many(void **state) {
     assert_int_equal(gy_disc_next(d, &ev), 0);
     strcat(text, "one-more:1\n");
     write_at(file, text);
-    assert_true(is_ready(d, 2000));
+    assert_true(is_ready(d, 20000));
     assert_int_equal(gy_disc_next(d, &ev), 0);
     assert_non_null(strstr(logged(), "line 65: found more than 64 workers"));
     memset(long_line, 'a', sizeof long_line);
     strcpy(long_line + 130, ":1\n");
     write_at(file, long_line);
-    assert_true(is_ready(d, 2000));
+    assert_true(is_ready(d, 20000));
     assert_int_equal(gy_disc_next(d, &ev), 0);
     assert_non_null(strstr(logged(), "line 1: found an address of more than 127 characters"));
     gy_disc_close(d);
@@ -197,10 +197,10 @@ static void changes(void **state) {
     assert_string_equal(logged(), "");
     /* A line that cannot be read changes nothing, and is said once. */
     write_at(file, "c:1\nd 1\n");
-    assert_true(is_ready(d, 2000));
+    assert_true(is_ready(d, 20000));
     assert_string_equal(told(d), "");
     write_at(file, "c:1\nd 1\n");
-    assert_true(is_ready(d, 2000));
+    assert_true(is_ready(d, 20000));
     assert_string_equal(told(d), "");
     const char *text = logged();
     const char *at = strstr(text, "line 2: found 'd 1'");
@@ -211,7 +211,7 @@ static void changes(void **state) {
     assert_told(d, "-d:1 -e:1 ");
     /* Gone and back. */
     unlink(file);
-    assert_true(is_ready(d, 2000));
+    assert_true(is_ready(d, 20000));
     assert_string_equal(told(d), "");
     assert_non_null(strstr(logged(), "No such file"));
     write_at(file, "c:1\nz:1\n");
@@ -219,7 +219,7 @@ static void changes(void **state) {
     /* What came and went between two looks was never there. */
     write_at(file, "c:1\nz:1\ny:1\n");
     write_at(file, "c:1\nz:1\n");
-    assert_true(is_ready(d, 2000));
+    assert_true(is_ready(d, 20000));
     assert_string_equal(told(d), "");
     gy_disc_close(d);
 }
@@ -319,15 +319,15 @@ static void folder_removed(void **state) {
     assert_told(d, "+a:1 ");
     unlink(file);
     assert_int_equal(rmdir(folder), 0);
-    assert_true(is_ready(d, 2000));
+    assert_true(is_ready(d, 20000));
     assert_string_equal(told(d), "");
     assert_non_null(strstr(logged(), "No such file"));
-    assert_true(is_ready(d, 2000)); /* it tries again */
+    assert_true(is_ready(d, 20000)); /* it tries again */
     assert_string_equal(told(d), "");
     assert_string_equal(logged(), ""); /* and says nothing twice */
     assert_int_equal(mkdir(folder, 0755), 0);
     write_at(file, "a:1\nb:1\n");
-    for (int i = 0; i < 4 && !strstr(told(d), "+b:1"); i++) is_ready(d, 2000);
+    for (int i = 0; i < 4 && !strstr(told(d), "+b:1"); i++) is_ready(d, 20000);
     write_at(file, "b:1\n"); /* the new folder is watched */
     assert_told(d, "-a:1 ");
     gy_disc_close(d);

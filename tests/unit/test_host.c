@@ -286,7 +286,7 @@ static void killed(void **state) {
     }
     qsort(seen, 3, sizeof *seen, by_value);
     print_message("detection of a kill: median %.3f ms\n", (double)seen[1] * 1e-6);
-    assert_true(seen[0] < 50000000);
+    assert_true(seen[0] < 500000000); /* who waits here looks around each second, also when nothing rings */
 }
 
 /* What it had is answered by another one while the system still takes its memory back: it is dying, not dead. Where
@@ -421,12 +421,11 @@ static void hang_up(void **state) {
     (void)state;
     const char *argv[3];
     gy_host_opts o = opts("hang-up", argv, 0, 1);
+    int64_t t = gy_clock_ns();
     gy_host *h = open_host(&o);
     victim v = {.h = h, .n_death = 1};
-    int64_t t = gy_clock_ns();
     turn_until(h, is_dead, &v);
-    int64_t took = gy_clock_ns() - t;
-    assert_true(took > 500000000 && took < 5000000000); /* it has a second to end by itself */
+    assert_true(gy_clock_ns() - t > 1000000000); /* it has a second to end by itself */
     gy_host_close(h);
     assert_int_equal(n_children(), 0);
 }
@@ -458,7 +457,7 @@ static void parent_is_killed(void **state) {
     assert_int_equal(kill(child[1], SIGSTOP), 0);
     kill(parent, SIGKILL);
     assert_int_equal(waitpid(parent, &status, 0), parent);
-    int64_t end = gy_clock_ns() + 5000000000;
+    int64_t end = gy_clock_ns() + 20000000000;
     for (int i = 0; i < 2; i++) {
         char path[64], what[64] = "";
         snprintf(path, sizeof path, "/proc/%d/stat", child[i]);
@@ -517,7 +516,7 @@ static void foreign_sigchld(void **state) {
     turn_until(h, is_dead, &v);
     turn_until(h, is_back, &v);
     gy_host_close(h);
-    int64_t end = gy_clock_ns() + 5000000000; /* the system takes them off its list a moment after it says so */
+    int64_t end = gy_clock_ns() + 20000000000; /* the system takes them off its list a moment after it says so */
     while (n_children() && gy_clock_ns() < end) poll(NULL, 0, 1);
     signal(SIGCHLD, SIG_DFL);
     assert_int_equal(n_children(), 0);

@@ -199,12 +199,16 @@ static void found(town *t) {
     memset(t->secret.key, 7, sizeof t->secret.key);
 }
 
-static gy_host_opts opts(town *t) {
-    gy_host_opts o;
+static void open_disc(town *t) {
     gy_err err = {0};
     gy_disc_opts d = {.file = t->peers};
-    gy_host_opts_default(&o);
     if (gy_disc_open(&d, &err, &t->disc) < 0) fail_msg("%s", err.msg);
+}
+
+static gy_host_opts opts(town *t) {
+    gy_host_opts o;
+    gy_host_opts_default(&o);
+    open_disc(t);
     o.coord.local_below = 1000; /* all prompts are computed where they are decoded */
     o.disc = t->disc;
     o.secret = &t->secret;
@@ -314,6 +318,24 @@ static void joins_works_and_stops(void **state) {
     close_town(&t);
 }
 
+/* Nobody is ready: why. On a busy machine those who are there may not have been heard by start_ms: once more, with four
+ * times as much of it. */
+static void expect_no_open(town *t, gy_host_opts o, const char *const says[], int n) {
+    gy_err err = {0};
+    int missing = 0;
+    for (int turn = 0; turn < 2; turn++, o.start_ms *= 4) {
+        assert_int_equal(gy_host_open(&o, &err, &t->h), GY_E_PEER);
+        missing = -1;
+        for (int k = 0; k < n && says[k]; k++)
+            if (!strstr(err.msg, says[k])) missing = k;
+        if (missing < 0) return;
+        gy_disc_close(t->disc); /* it tells each once */
+        open_disc(t);
+        o.disc = t->disc;
+    }
+    fail_msg("%s: not in %s", says[missing], err.msg);
+}
+
 /* Each is told why nobody is ready, with what was found at each address. */
 static void what_cannot_open(void **state) {
     (void)state;
@@ -332,16 +354,13 @@ static void what_cannot_open(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         town t;
-        gy_err err = {0};
         found(&t);
         add(&t, cases[i].how, cases[i].role);
         list(&t, 1, "");
         gy_host_opts o = opts(&t);
         o.start_ms = 400;
         if (!strcmp(cases[i].how, "mute")) o.peer_ms = 100;
-        assert_int_equal(gy_host_open(&o, &err, &t.h), GY_E_PEER);
-        for (int k = 0; k < 3 && cases[i].says[k]; k++)
-            if (!strstr(err.msg, cases[i].says[k])) fail_msg("%s: %s", cases[i].how, err.msg);
+        expect_no_open(&t, o, cases[i].says, 3);
         close_town(&t);
     }
 }
@@ -380,8 +399,8 @@ static gy_status accept_small(void *user, const gy_msg_ready *r, gy_err *err) {
 /* One that is refused is dialled again after 5 s, not sooner. */
 static void another_model(void **state) {
     (void)state;
+    static const char *const says[] = {": n_vocab: found 100, expected 99"};
     town t;
-    gy_err err = {0};
     int n = 0;
     found(&t);
     add(&t, "good", GY_PD_PREFILL | GY_PD_DECODE);
@@ -390,15 +409,13 @@ static void another_model(void **state) {
     o.start_ms = 800;
     o.accept = accept_small;
     o.user = &n;
-    assert_int_equal(gy_host_open(&o, &err, &t.h), GY_E_PEER);
-    if (!strstr(err.msg, ": n_vocab: found 100, expected 99")) fail_msg("%s", err.msg);
+    expect_no_open(&t, o, says, 1);
     assert_int_equal(n, 1);
     close_town(&t);
 }
 
-/* Waits grow: after 0, 0.1, 0.3, 0.7 and 1.5 s, each somewhat more or less. */
-static void dials_ever_more_seldom(void **state) {
-    (void)state;
+/* Calls that one which hangs up takes in two seconds. */
+static ssize_t count_calls(void) {
     town t;
     gy_err err = {0};
     int p[2];
@@ -412,9 +429,21 @@ static void dials_ever_more_seldom(void **state) {
     o.start_ms = 2000;
     assert_int_equal(gy_host_open(&o, &err, &t.h), GY_E_PEER);
     ssize_t n = read(p[0], calls, sizeof calls);
-    assert_true(n >= 4 && n <= 6);
     close(p[0]);
     close_town(&t);
+    return n;
+}
+
+/* Waits grow: after 0, 0.1, 0.3, 0.7 and 1.5 s, each somewhat more or less. A busy machine may make them fewer: again.
+ */
+static void dials_ever_more_seldom(void **state) {
+    (void)state;
+    ssize_t n = 0;
+    for (int i = 0; i < 3 && n < 4; i++) {
+        n = count_calls();
+        assert_true(n <= 6);
+    }
+    assert_true(n >= 4);
 }
 
 /* While requests run: one joins, one is taken out and ends what it has, and nobody is called dead. */
@@ -507,11 +536,10 @@ static void told_and_stays(void **state) {
     list(&t, 1, "");
     gy_host_opts o = opts(&t);
     open_town(&t, &o);
-    ask_one(&t);
     int64_t ns = gy_clock_ns();
+    ask_one(&t);
     until(&t, (wish){.i = v, .n_start = 2});
-    int64_t took = gy_clock_ns() - ns;
-    assert_true(took > 250000000 && took < 3000000000);
+    assert_true(gy_clock_ns() - ns >= 300000000);
     assert_int_equal(worker_at(&t, v).n_death, 0);
     close_town(&t);
 }
@@ -525,11 +553,10 @@ static void killed_and_back(void **state) {
     int v = add(&t, "good", 3);
     list(&t, 1, "");
     gy_host_opts o = opts(&t);
+    o.peer_ms = 60000;
     open_town(&t, &o);
-    int64_t ns = gy_clock_ns();
     end(&t, v);
-    until(&t, (wish){.i = v, .n_death = 1});
-    assert_true(gy_clock_ns() - ns < 500000000);
+    until(&t, (wish){.i = v, .n_death = 1}); /* within 20 s: not because it does not answer */
     ask(t.h, &a);
     turn_for(&t, 400); /* nobody decodes: requests wait, the engine is not lost */
     assert_int_equal(a.n_finish, 0);
@@ -556,10 +583,11 @@ static void given_up(void **state) {
     gy_host_opts o = opts(&t);
     o.should_stop = after_some_asks;
     o.should_stop_user = &n;
+    o.start_ms = 60000;
     int64_t ns = gy_clock_ns();
     assert_int_equal(gy_host_open(&o, &err, &t.h), GY_E_CANCELLED);
     assert_string_equal(err.msg, "stopped while it waited for workers");
-    assert_true(gy_clock_ns() - ns < 3000000000);
+    assert_true(gy_clock_ns() - ns < 30000000000);
     close_town(&t);
 }
 
@@ -587,11 +615,10 @@ static void stopped_as_a_whole(void **state) { /* the process is there, and says
     list(&t, 1, "");
     gy_host_opts o = opts(&t);
     o.stall_ms = 400;
-    open_town(&t, &o);
     int64_t ns = gy_clock_ns();
+    open_town(&t, &o);
     until(&t, (wish){.i = v, .n_death = 2, .n_start = 3});
-    int64_t took = gy_clock_ns() - ns;
-    assert_true(took > 800000000 && took < 5000000000);
+    assert_true(gy_clock_ns() - ns >= 800000000);
     close_town(&t);
 }
 
@@ -620,14 +647,17 @@ static void fatal_and_alive(void **state) {
     open_town(&t, &o);
     answer a;
     ask(t.h, &a);
-    int64_t ns = gy_clock_ns();
-    until(&t, (wish){.i = v, .n_death = 1});
-    assert_true(gy_clock_ns() - ns < 2000000000);
+    until(&t, (wish){.i = v, .n_death = 1}); /* within 20 s, not stall_ms */
     add(&t, "good", 3);
     list(&t, 2, "");
     turn_until(t.h, is_answered, &a);
     assert_echo(&a);
     close_town(&t);
+}
+
+static int is_refused(void *arg) {
+    const town *t = arg;
+    return t->h->slot[1].w.state == GY_HOST_DOWN && t->h->slot[1].r.is_refused;
 }
 
 /* Who was refused by FATAL is a new one on the next call. */
@@ -641,11 +671,10 @@ static void refused_and_back(void **state) {
     open_town(&t, &o);
     int v = add(&t, "busy first", 3);
     list(&t, 3, "");
-    turn_for(&t, 200);
+    int64_t ns = gy_clock_ns();
+    turn_until(t.h, is_refused, &t);
     gy_slot *s = &t.h->slot[1];
-    assert_int_equal(s->w.state, GY_HOST_DOWN);
-    assert_true(s->r.is_refused);
-    assert_true(s->due_ns > gy_clock_ns() + 3000000000); /* that wait is not waited for here */
+    assert_true(s->due_ns > ns + 3000000000); /* that wait is not waited for here */
     s->due_ns = 0;
     until(&t, (wish){.i = v, .n_running = 2, .n_start = 1});
     close_town(&t);
@@ -670,6 +699,20 @@ static int count_descriptors(void) {
     return n;
 }
 
+static int is_dialled(void *arg) {
+    const town *t = arg;
+    return t->h->slot[1].w.state == GY_HOST_DIALLING && t->h->slot[1].r.fd >= 0;
+}
+
+static int is_answered_late(void *arg) {
+    return !((const town *)arg)->h->slot[1].r.is_asked;
+}
+
+static int is_another(void *arg) { /* that waits for its name */
+    const town *t = arg;
+    return t->h->slot[1].w.state == GY_HOST_DIALLING && !strncmp(t->h->slot[1].r.address, "localhost:", 10);
+}
+
 /* A slow name server answers for a worker that is not listed any more; another one has its slot and is being dialled.
  * It is not dialled a second time. */
 static void late_name(void **state) {
@@ -685,17 +728,14 @@ static void late_name(void **state) {
     open_town(&t, &o);
     snprintf(more, sizeof more, "127.0.0.1:%d\n", port);
     list(&t, 1, more);
-    turn_for(&t, 100);
-    assert_int_equal(count(&t, GY_HOST_DIALLING), 1);
+    turn_until(t.h, is_dialled, &t);
     gy_slot *s = &t.h->slot[1];
-    assert_true(s->r.fd >= 0);
     assert_int_equal(gy_resolver_create(NULL, &t.h->resolver), GY_OK);
     assert_int_equal(gy_host_watch(t.h, EPOLL_CTL_ADD, gy_resolver_fd(t.h->resolver), EPOLLIN, TAG_RESOLVED, NULL), 0);
     int n = count_descriptors(), n_dial = s->r.n_dial;
     s->r.is_asked = 1;
     gy_resolver_ask(t.h->resolver, 1, s->r.serial - 1, "127.0.0.1", "1");
-    turn_for(&t, 200);
-    assert_int_equal(s->r.is_asked, 0);
+    turn_until(t.h, is_answered_late, &t);
     assert_int_equal(s->r.n_dial, n_dial);
     assert_int_equal(count_descriptors(), n);
 
@@ -704,8 +744,7 @@ static void late_name(void **state) {
     snprintf(more, sizeof more, "localhost:%d\n", t.f[last].port);
     s->r.is_asked = 1; /* as if that question was still open */
     list(&t, 1, more);
-    turn_for(&t, 100);
-    assert_int_equal(s->w.state, GY_HOST_DIALLING);
+    turn_until(t.h, is_another, &t);
     char text[8];
     snprintf(text, sizeof text, "%d", port);
     gy_resolver_ask(t.h->resolver, 1, s->r.serial - 1, "127.0.0.1", text);
@@ -758,14 +797,14 @@ static void closed_with_work(void **state) {
     add(&t, "good", 3);
     list(&t, 1, "");
     gy_host_opts o = opts(&t);
-    o.stop_ms = 5000;
+    o.stop_ms = 60000;
     open_town(&t, &o);
     end(&t, 0);
     ask(t.h, &a);
     int64_t ns = gy_clock_ns();
     gy_host_close(t.h);
     t.h = NULL;
-    assert_true(gy_clock_ns() - ns < 2000000000);
+    assert_true(gy_clock_ns() - ns < 30000000000); /* not stop_ms */
     assert_int_equal(a.n_finish, 0);
     close_town(&t);
 }

@@ -163,7 +163,7 @@ static void test_stuck_reader(void **state) {
     int64_t t = gy_clock_ns();
     int refused = 0;
     for (int i = 0; i < PUTS; i++) refused += put(w, line) != 0;
-    assert_true(gy_clock_ns() - t < 5000000000);
+    assert_true(gy_clock_ns() - t < 20000000000); /* not for ever */
     assert_in_range(refused, PUTS / 2, PUTS);
     assert_int_equal(stats_of(w).n_dropped, refused);
     /* Read again: the rest comes, whole. */
@@ -177,7 +177,7 @@ static void test_stuck_reader(void **state) {
     wait_written(w, (uint64_t)(PUTS - refused));
     assert_int_equal(put(w, line), 0);
     wait_written(w, (uint64_t)(PUTS - refused) + 1);
-    int64_t end = gy_clock_ns() + 5000000000;
+    int64_t end = gy_clock_ns() + 20000000000;
     while (!strstr(text_of(p.log), "get through again") && gy_clock_ns() < end) poll(NULL, 0, 1);
     const char *log = text_of(p.log);
     char lost[32];
@@ -189,7 +189,7 @@ static void test_stuck_reader(void **state) {
     for (int i = 0; i < 5000; i++) put(w, line);
     t = gy_clock_ns();
     gy_log_writer_close(w, 200);
-    assert_true(gy_clock_ns() - t < 2000000000);
+    assert_true(gy_clock_ns() - t < 20000000000);
     close(fd[0]), close(fd[1]);
     place_remove(&p);
 }
@@ -204,7 +204,7 @@ static void test_broken_pipe(void **state) {
     close(fd[0]);
     gy_log_writer *w = open_writer(NULL, fd[1], 65536);
     for (int i = 0; i < 10; i++) assert_int_equal(put(w, "line\n"), 0);
-    int64_t end = gy_clock_ns() + 5000000000;
+    int64_t end = gy_clock_ns() + 20000000000;
     while (stats_of(w).n_failed < 10 && gy_clock_ns() < end) poll(NULL, 0, 1);
     assert_int_equal(stats_of(w).n_failed, 10);
     assert_int_equal(stats_of(w).n_line, 0);
@@ -221,7 +221,7 @@ static void test_full_disk(void **state) {
     if (access("/dev/full", W_OK) != 0) skip();
     gy_log_writer *w = open_writer("/dev/full", -1, 65536);
     assert_int_equal(put(w, "line\n"), 0);
-    int64_t end = gy_clock_ns() + 5000000000;
+    int64_t end = gy_clock_ns() + 20000000000;
     while (stats_of(w).n_failed < 1 && gy_clock_ns() < end) poll(NULL, 0, 1);
     gy_log_writer_close(w, 1000);
     assert_non_null(strstr(text_of(p.log), "No space left on device"));

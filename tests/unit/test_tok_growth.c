@@ -154,7 +154,7 @@ static void test_decode_growth(void **state) {
     assert_int_equal(out.len, 0); /* one more byte could still break the run */
     assert_int_equal(gy_detok_finish(d, &err, &out), GY_OK);
     assert_int_equal(out.len, SIZE);
-    assert_true(gy_clock_ns() - start < 5000000000); /* quadratic: hours */
+    assert_true(gy_clock_ns() - start < 60000000000); /* quadratic: hours */
     gy_str_free(&out);
     gy_detok_destroy(d);
     gy_tok_close(t);
@@ -176,7 +176,7 @@ static void test_load_time(void **state) {
     }
     printf("smollm2 loads in %.1f ms\n", best);
 #if !defined(GY_SANITIZED) && !defined(GY_DEBUG)
-    assert_true(best < 150);
+    assert_true(best < 2000); /* 66 here: a step for each pair of tokens would be 2.4 G of them */
 #endif
 }
 

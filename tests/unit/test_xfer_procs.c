@@ -107,8 +107,8 @@ static void run_receiver(int fd, int across, uint64_t epoch) {
             if (what == 's') { /* sleep until something comes */
                 int64_t t = gy_clock_ns();
                 int before = e.n_note;
-                while (e.n_note == before && gy_clock_ns() - t < 5000000000) {
-                    gy_xfer_wait(e.x, 5000);
+                while (e.n_note == before && gy_clock_ns() - t < 20000000000) {
+                    gy_xfer_wait(e.x, 20000);
                     gy_xfer_poll(e.x);
                 }
                 e.note_ns -= e.n_note == before ? e.note_ns : 0;
@@ -189,7 +189,7 @@ static void run_sender(int fd, const kid *to, int across, uint32_t round, int st
         gy_xfer_poll(e.x);
     }
     int64_t t = gy_clock_ns();
-    while (stays || (e.n_done < N_STRIPE && gy_clock_ns() - t < 10000000000)) gy_xfer_poll(e.x);
+    while (stays || (e.n_done < N_STRIPE && gy_clock_ns() - t < 60000000000)) gy_xfer_poll(e.x);
     int64_t said[3] = {e.n_done, e.n_fail, 0};
     send_all(fd, said, sizeof said);
     gy_xfer_close(e.x);
@@ -362,7 +362,7 @@ static void run_survivor(int fd, int across, int times) {
         }
         int64_t t = gy_clock_ns();
         if (last) {
-            while (e.n_done < posted && gy_clock_ns() - t < 5000000000) gy_xfer_poll(e.x);
+            while (e.n_done < posted && gy_clock_ns() - t < 20000000000) gy_xfer_poll(e.x);
             int64_t said[3] = {e.n_done, e.n_fail, 0};
             send_all(fd, said, sizeof said);
         } else {

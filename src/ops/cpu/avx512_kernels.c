@@ -62,6 +62,28 @@ static inline __m128 v_fold_max(V a) {
     return _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
 }
 
+/* v_fold of four, each in its quarter: 9 operations, where one by one they are 16 that cost as much each. */
+static inline V v_fold4(V a, V b, V c, V d) {
+    V ab = v_add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    V cd = v_add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+    return v_add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+}
+/* v_sum of each quarter of four such: those of a in the first quarter, and so on. */
+static inline V v_sum_quarters(V a, V b, V c, V d) {
+    const __m512i turned = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    V ab = v_add(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+    V cd = v_add(_mm512_shuffle_ps(c, d, 0x44), _mm512_shuffle_ps(c, d, 0xee));
+    return _mm512_permutexvar_ps(turned, v_add(_mm512_shuffle_ps(ab, cd, 0x88), _mm512_shuffle_ps(ab, cd, 0xdd)));
+}
+/* The first n quarters, each `stride` floats behind the one before. */
+static inline void v_store_quarters(float *p, int64_t stride, int n, V a) {
+    _mm_storeu_ps(p, _mm512_castps512_ps128(a));
+    if (n > 1) _mm_storeu_ps(p + stride, _mm512_extractf32x4_ps(a, 1));
+    if (n > 2) _mm_storeu_ps(p + 2 * stride, _mm512_extractf32x4_ps(a, 2));
+    if (n > 3) _mm_storeu_ps(p + 3 * stride, _mm512_extractf32x4_ps(a, 3));
+}
+#define V_QUARTERS
+
 static inline __m512i bf16_bits(V a) { /* a rounded to BF16, in the upper half of each lane; the lower half is zero */
     __m512i u = _mm512_castps_si512(a), one = _mm512_set1_epi32(1);
     __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), one);

@@ -14,6 +14,7 @@
 #
 # Figures are printed as they come, and lie in $OUT/window.txt (./out); logs, CSV and pages in $OUT/window.tgz, new behind each part. A part
 # that is over its time is ended.
+# DEVICES=cuda:0: all processes on one GPU: what is equal, who notices a death and how soon; not how fast two GPUs are.
 # REHEARSE=1: the same commands on tiny models, for a machine without GPUs (tests/tools/pd_pack.sh --rehearse).
 set -u
 cd "$(dirname "$0")" || exit 2
@@ -29,7 +30,8 @@ if [ -n "${REHEARSE:-}" ]; then
     LEN=64 LONG=90 SHORT=16 LONGEST=80 ROWS=64 HALF=32 CHAT=6 PEOPLE=20:120 CON=6 BURST=6 LIMIT=3 REQS='4 3 2 2'
 fi
 export LD_LIBRARY_PATH=$PWD/found${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-E="--dtype bf16 --device cuda:0,cuda:1 --repeat 1"
+DEVICES=${DEVICES:-cuda:0,cuda:1}
+E="--dtype bf16 --device $DEVICES --repeat 1"
 W=$(mktemp -d /dev/shm/gyre-pd-XXXXXX)
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$W"; exec >&- 2>&-; wait $tee_pid' EXIT
 
@@ -96,7 +98,7 @@ equal() {
 
 kill_() {
     timeout -k 1 "$(left)" bench/gyre-bench-pd detect --kills 10 --shape "$MINI" --prompt "$LEN" --gyre "$PWD/gyre" \
-        --device cuda:0,cuda:1 2>"$O/kill.err" | tee "$O/kill.log" | grep -a --line-buffered 'killed\|kill -9\|word\|prefill\|decode\|answered'
+        --device "$DEVICES" 2>"$O/kill.err" | tee "$O/kill.log" | grep -a --line-buffered 'killed\|kill -9\|word\|prefill\|decode\|answered'
     echo "rc ${PIPESTATUS[0]}"
     grep -a 'gyre-bench\|ERROR\|error' "$O/kill.err" | tail -n 4 | cut -c 1-300
     echo "left: $(pgrep -c -f 'gyre worker') workers, $(find /dev/shm -type f -not -path "*/gyre-pd-*" | wc -l) files, $(ipcs -m | grep -c '^0x') segments"
@@ -126,7 +128,7 @@ chat() {
 }
 
 lanes() {
-    timeout -k 1 "$(left)" ./gyre inspect --transport --device cuda:0,cuda:1
+    timeout -k 1 "$(left)" ./gyre inspect --transport --device "$DEVICES"
     local p
     [ -z "${REHEARSE:-}" ] || return # the rest asks libcuda itself
     for p in memory kill-receiver put refuse; do timeout -k 1 "$(left)" bench/gyre-bench-pd-gpu "$p" || echo "$p: rc $?"; done

@@ -3,8 +3,10 @@
  * a part of gyre's build, because it needs the inside of libgyre_cuda.so:
  *   nvcc -std=c++20 -O3 -fmad=false -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude bench/bench_stage_gpu.cu \
  *     -o gyre-bench-stage-gpu
- * gyre-bench-stage-gpu [CONTEXT [FLIGHT,FLIGHT_KV,AHEAD,PACE,COUNTERS,PARTS[,linear][,free]]...]: without a list of
- * ways those of ways[]. linear: weights are repacked, a slot is one copy. free: nobody waits for another block.
+ * gyre-bench-stage-gpu [CONTEXT [FLIGHT,OF_GATE_UP,OF_KV,COUNTERS,PARTS[,WORD]...]...]: without a list of ways those of
+ * ways[]. Words: linear: weights are repacked, a slot is one copy. free: nobody waits for another block; noattn: and no
+ * K and V are read, nobody attends; stream: free, and nobody computes: slots are given back as they come; weights:
+ * stream and noattn.
  */
 #include "ops/cuda/stage.cu"
 
@@ -77,7 +79,7 @@ static void open_rig(rig *r) {
 
 typedef struct way {
     gy_cuda_stage o;
-    int is_linear, is_free;
+    int is_linear, less;
 } way;
 
 static void set_args(rig *r, const way *v, int32_t context, int *blocks) {
@@ -92,7 +94,7 @@ static void set_args(rig *r, const way *v, int32_t context, int *blocks) {
     a->eps = 1e-6f;
     a->scale = 0.1275f;
     a->by_n_embd = 1.0 / EMBD;
-    a->is_linear = v->is_linear, a->is_free = v->is_free;
+    a->is_linear = v->is_linear, a->less = v->less;
     a->tune = tuning_of(&v->o);
     a->x = r->x, a->kv = r->kv, a->map_of = r->map, a->pos = r->pos, a->slot = r->pos + 1, a->map_off = r->off;
     a->cos = r->angle, a->sin = r->angle + STAGE_D / 2;
@@ -140,66 +142,95 @@ static float time_way(rig *r, int blocks) {
     return us[TIMES / 2];
 }
 
-/* Cycles from one note to the next, in the middle of the layers: over all blocks the mean, and the longest. */
+/* Has block b K and V: plan_attention's formula. */
+static int has_attention(const stage_args *a, int blocks, int b) {
+    int n = a->n_head_kv * a->n_chunk * a->n_part, q = (b * n + blocks - 1) / blocks;
+    return !(a->less & LESS_ATTENTION) && q < n && q * blocks / n == b;
+}
+
+/* Notes that begin and end a phase; those in the middle are attention's. */
+static const struct {
+    const char *name;
+    int from, to;
+} phases[] = {{"qkv", 0, 1},       {"all warps", 1, 2}, {"vectors", 2, 3}, {"scores", 3, 4}, {"weights", 4, 5},
+              {"values", 5, 6},    {"until att", 6, 7}, {"o", 7, 8},       {"norm", 8, 9},   {"gate/up", 9, 10},
+              {"until f", 10, 11}, {"down", 11, 12},    {"norm", 12, 13}};
+
+/* Cycles in the middle of the layers, of the blocks that attend or of the others: the mean, and the longest. */
+static void print_phases(const stage_args *a, const std::vector<long long> &t, int blocks, int is_attending) {
+    int n = 0;
+    for (int b = 0; b < blocks; b++) n += has_attention(a, blocks, b) == is_attending;
+    if (!n) return;
+    printf("    %3d blocks %s attention:", n, is_attending ? "with" : "without");
+    double all = 0;
+    for (auto &p : phases) {
+        if (!is_attending && p.from >= 1 && p.to <= 6) continue;
+        double sum = 0, most = 0;
+        for (int l = 8; l < 16; l++)
+            for (int b = 0; b < blocks; b++) {
+                if (has_attention(a, blocks, b) != is_attending) continue;
+                size_t at = ((size_t)l * (size_t)blocks + (size_t)b) * STAGE_TRACE;
+                double d = (double)(t[at + (size_t)p.to] - t[at + (size_t)p.from]);
+                sum += d, most = std::max(most, d);
+            }
+        all += sum / 8 / n;
+        printf(" %s %.0f (%.0f),", p.name, sum / 8 / n, most);
+    }
+    printf(" sum %.0f\n", all);
+}
+
 static void print_trace(rig *r, int blocks) {
-    static const char *const names[STAGE_TRACE] = {"qkv",  "attention", "until att", "o",
-                                                   "norm", "gate, up",  "until f",   "down"};
     std::vector<long long> t((size_t)LAYERS * (size_t)blocks * STAGE_TRACE);
     r->s.args.trace = r->trace;
     check(cuda_stage_launch(0, &r->s.args, blocks), "a stage");
     wait_for(r);
     r->s.args.trace = NULL;
     check(cudaMemcpy(t.data(), r->trace, t.size() * 8, cudaMemcpyDeviceToHost), "the trace");
-    printf("    cycles, mean (longest):");
-    for (int k = 0; k < STAGE_TRACE; k++) {
-        double sum = 0, most = 0;
-        for (int l = 8; l < 16; l++)
-            for (int b = 0; b < blocks; b++) {
-                size_t at = ((size_t)l * (size_t)blocks + (size_t)b) * STAGE_TRACE + (size_t)k;
-                size_t next = k + 1 < STAGE_TRACE ? at + 1 : at + (size_t)blocks * STAGE_TRACE - STAGE_TRACE + 1;
-                double d = (double)(t[next] - t[at]);
-                sum += d, most = std::max(most, d);
-            }
-        printf(" %s %.0f (%.0f)%s", names[k], sum / 8 / blocks, most, k + 1 < STAGE_TRACE ? "," : ", norm\n");
-    }
+    print_phases(&r->s.args, t, blocks, 1);
+    print_phases(&r->s.args, t, blocks, 0);
 }
 
 static void run_way(rig *r, const char *text, int32_t context) {
+    static const struct {
+        const char *name;
+        int is_linear, less;
+    } words[] = {{"linear", 1, 0},
+                 {"free", 0, LESS_WAITS},
+                 {"noattn", 0, LESS_WAITS | LESS_ATTENTION},
+                 {"stream", 0, LESS_WAITS | LESS_SUMS},
+                 {"weights", 0, LESS_WAITS | LESS_SUMS | LESS_ATTENTION}};
     way v = {};
-    int32_t *const field[] = {&v.o.flight, &v.o.flight_kv, &v.o.ahead, &v.o.pace, &v.o.n_counter, &v.o.parts};
+    int32_t *const field[] = {&v.o.flight, &v.o.flight_up, &v.o.flight_kv, &v.o.n_counter, &v.o.parts};
     int blocks, n = 0;
     std::vector<char> copy(text, text + strlen(text) + 1);
     for (char *rest = copy.data(), *word; (word = strtok_r(rest, ",", &rest));) {
-        if (!strcmp(word, "linear"))
-            v.is_linear = 1;
-        else if (!strcmp(word, "free"))
-            v.is_free = 1;
-        else if (n < 6)
-            *field[n++] = atoi(word);
+        int is_word = 0;
+        for (auto &w : words)
+            if (!strcmp(word, w.name)) v.is_linear |= w.is_linear, v.less |= w.less, is_word = 1;
+        if (!is_word && n < 5) *field[n++] = atoi(word);
     }
     set_args(r, &v, context, &blocks);
     printf("%5d  %-28s %7.2f\n", context, text, (double)time_way(r, blocks));
-    if (!v.is_free) print_trace(r, blocks);
+#ifdef GY_STAGE_TRACE
+    if (!(v.less & LESS_SUMS)) print_trace(r, blocks);
+#endif
     fflush(stdout);
 }
 
 int main(int argc, char **argv) {
-    static const char *const ways[] = {"5,8,0,0,0,0,free",
-                                       "5,8,0,0,0,0,linear,free",
-                                       "4,8",
-                                       "5,8",
-                                       "6,8",
-                                       "8,8",
-                                       "5,8,0,0,-1",
-                                       "5,8,0,0,1",
-                                       "5,8,64,400",
-                                       "5,8,128,400",
-                                       "5,8,0,0,0,0,linear"};
+    static const char *const ways[] = {"5,5,5,weights", "4,4,4,linear,weights",
+                                       "8,8,8,weights", "4,4,4,stream",
+                                       "4,4,4,noattn",  "4,4,4,free",
+                                       "4,4,4",         "4,6,4",
+                                       "4,8,4",         "4,10,4",
+                                       "4,8,8",         "5,5,5",
+                                       "3,8,4",         "4,8,4,-1",
+                                       "4,8,4,1",       "4,8,4,linear"};
     static rig r;
     int32_t context = argc > 1 ? atoi(argv[1]) : 128;
     if (context < 1 || context > LONGEST) return 2;
     open_rig(&r);
-    printf("context  flight, with K and V, ahead, pace, counters, parts    us a layer\n");
+    printf("context  flight, of gate and up, of K and V, counters, parts    us a layer\n");
     if (argc > 2)
         for (int i = 2; i < argc; i++) run_way(&r, argv[i], context);
     else

@@ -161,7 +161,7 @@ gy_status gy_api_model_left(const gy_api_model *m, size_t have, gy_err *err, siz
 static gy_status open_cuda(gy_api_model *m, const gy_api_load_opts *lo, gy_err *err) {
     gy_cuda_opts o = {.act = m->act, .n_thread = lo->threads, .limits = *lo->limits};
     GY_TRY(gy_cuda_parse_device(lo->backend, err, &o.device));
-    o.stage.is_on = gy_cuda_wants_stage(lo->backend);
+    if (gy_cuda_without_stage(lo->backend)) o.without |= GY_CUDA_STAGE;
     return gy_backend_cuda_create(&o, err, &m->be);
 }
 

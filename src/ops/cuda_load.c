@@ -194,9 +194,9 @@ void gy_cuda_device_close(gy_device *d) {
     if (d) gy_mem_free(d->arg);
 }
 
-#define STAGE "+stage"
+#define STAGE "-stage"
 
-int gy_cuda_wants_stage(const char *text) {
+int gy_cuda_without_stage(const char *text) {
     size_t n = strlen(text), tail = strlen(STAGE);
     return n > tail && !strcmp(text + n - tail, STAGE);
 }

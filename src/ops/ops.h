@@ -393,11 +393,10 @@ gy_status gy_backend_cpu_create(const gy_cpu_opts *o, gy_err *err, gy_backend **
 
 /* ---- the GPU (src/ops/cuda, a shared object that is loaded when it is there) ------------------------------------- */
 
-/* All layers of a pass of one row as one launch (ops/cuda/stage.cuh). The rest, where 0, is as usual. */
+/* Of all layers of a pass of one row as one launch (ops/cuda/stage.cuh). What is 0 is as usual. */
 typedef struct gy_cuda_stage {
-    int32_t is_on;
-    int32_t flight, flight_kv, ahead, pace; /* slots under way; slots that the L2 is asked for, cycles between two */
-    int32_t n_counter, parts;               /* -1 counters: none */
+    int32_t flight, flight_up, flight_kv; /* slots under way */
+    int32_t n_counter, parts;             /* -1 counters: none */
 } gy_cuda_stage;
 
 typedef struct gy_cuda_opts {
@@ -408,12 +407,12 @@ typedef struct gy_cuda_opts {
     uint32_t without; /* of these; tests and timings only: slower, the same bits */
     gy_cuda_stage stage;
 } gy_cuda_opts;
-enum { GY_CUDA_RECORDS = 1, GY_CUDA_FUSED = 2, GY_CUDA_EARLY = 4, GY_CUDA_LATE = 8 };
+enum { GY_CUDA_RECORDS = 1, GY_CUDA_FUSED = 2, GY_CUDA_EARLY = 4, GY_CUDA_LATE = 8, GY_CUDA_STAGE = 16 };
 /* GY_E_DEVICE with a sentence: no library, no driver, no such device, another build, another architecture. */
 gy_status gy_backend_cuda_create(const gy_cuda_opts *o, gy_err *err, gy_backend **out);
-/* "cuda" or "cuda:N"; behind it may stand "+stage": whether it does. */
+/* "cuda" or "cuda:N"; behind it may stand "-stage", to go without GY_CUDA_STAGE: whether it does. */
 gy_status gy_cuda_parse_device(const char *text, gy_err *err, int32_t *device_out);
-int gy_cuda_wants_stage(const char *text);
+int gy_cuda_without_stage(const char *text);
 
 /* A GPU for transfers alone, of no backend (when_done is NULL); the calling thread is bound to it. */
 gy_status gy_cuda_device_open(int32_t ordinal, gy_err *err, gy_device **out);

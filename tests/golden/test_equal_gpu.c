@@ -166,7 +166,7 @@ static const way ways[] = {
 
 /* Nothing recorded or fused, each token waited for. */
 static const way plain = {"carried out one by one", 4096, 16, 4096, 1.0, 0, 0, 0};
-enum { ALL_PARTS = GY_CUDA_RECORDS | GY_CUDA_FUSED | GY_CUDA_EARLY | GY_CUDA_LATE };
+enum { ALL_PARTS = GY_CUDA_RECORDS | GY_CUDA_FUSED | GY_CUDA_EARLY | GY_CUDA_LATE | GY_CUDA_STAGE };
 
 /* Returns the number of requests that differ. */
 static int in_all_ways(const char *name, const char *dir, gy_weight_form form, gy_kv_type kv_type) {

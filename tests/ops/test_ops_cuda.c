@@ -22,15 +22,15 @@ static void test_sentences(void **state) {
     assert_int_equal(n, 0);
     assert_int_equal(gy_cuda_parse_device("cuda:17", &err, &n), GY_OK);
     assert_int_equal(n, 17);
-    assert_int_equal(gy_cuda_parse_device("cuda:3+stage", &err, &n), GY_OK);
+    assert_int_equal(gy_cuda_parse_device("cuda:3-stage", &err, &n), GY_OK);
     assert_int_equal(n, 3);
-    assert_int_equal(gy_cuda_parse_device("cuda+stage", &err, &n), GY_OK);
+    assert_int_equal(gy_cuda_parse_device("cuda-stage", &err, &n), GY_OK);
     assert_int_equal(n, 0);
-    assert_true(gy_cuda_wants_stage("cuda+stage") && gy_cuda_wants_stage("cuda:3+stage"));
-    assert_false(gy_cuda_wants_stage("cuda") || gy_cuda_wants_stage("cuda:3") || gy_cuda_wants_stage("+stage"));
+    assert_true(gy_cuda_without_stage("cuda-stage") && gy_cuda_without_stage("cuda:3-stage"));
+    assert_false(gy_cuda_without_stage("cuda") || gy_cuda_without_stage("cuda:3") || gy_cuda_without_stage("-stage"));
     assert_int_equal(gy_cuda_parse_device("cuda:17", &err, &n), GY_OK);
     static const char *const wrong[] = {
-        "cuda:", "cuda:-1", "cuda:1x", "cuda:1+stages", "cuda:+stage", "cudax", "cuda:99999999999999999999", "gpu"};
+        "cuda:", "cuda:-1", "cuda:1x", "cuda:1-stages", "cuda:-stage", "cudax", "cuda:99999999999999999999", "gpu"};
     for (int i = 0; i < COUNT(wrong); i++) {
         assert_int_equal(gy_cuda_parse_device(wrong[i], &err, &n), GY_E_ARG);
         assert_non_null(strstr(err.msg, wrong[i]));

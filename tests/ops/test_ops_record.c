@@ -178,7 +178,7 @@ static void fixture_open(fixture *f, const shape *s, int32_t n_layer, uint32_t w
     gy_cuda_opts o = {.act = GY_BF16,
                       .n_thread = 1,
                       .limits = {.max_row = MAX_ROWS, .max_k = 17920, .max_len = 4096},
-                      .without = without};
+                      .without = without | (stage ? 0 : GY_CUDA_STAGE)};
     gy_err err = {0};
     if (stage) o.stage = *stage;
     if (gy_backend_cuda_create(&o, &err, &f->be) < 0) fail_msg("%s", err.msg);
@@ -462,13 +462,13 @@ static void run_shape(fixture *f) {
 }
 
 /* Ways that are tried one after another; none given: as usual. */
-static gy_cuda_stage stages[32] = {{.is_on = 1}};
+static gy_cuda_stage stages[32];
 static int n_stage;
 
 static void add_stage(char *text) {
     gy_cuda_stage *s = &stages[n_stage++];
-    int32_t *const field[] = {&s->flight, &s->flight_kv, &s->ahead, &s->pace, &s->n_counter, &s->parts};
-    *s = (gy_cuda_stage){.is_on = 1};
+    int32_t *const field[] = {&s->flight, &s->flight_up, &s->flight_kv, &s->n_counter, &s->parts};
+    *s = (gy_cuda_stage){0};
     for (int i = 0; i < COUNT(field); i++) {
         char *word = strtok_r(text, ",", &text);
         if (word) *field[i] = atoi(word);
@@ -594,8 +594,8 @@ static void print_times(int n, char **args) {
     for (char *mask; (mask = strtok_r(rest, ",", &rest));) print_cells(&s, (uint32_t)atoi(mask), NULL, n, args);
     for (int i = 0; i < n_stage; i++) {
         const gy_cuda_stage *t = &stages[i];
-        printf("stage: flight %d, with K and V %d, ahead %d, pace %d, counters %d, parts %d\n", t->flight, t->flight_kv,
-               t->ahead, t->pace, t->n_counter, t->parts);
+        printf("stage: flight %d, of gate and up %d, of K and V %d, counters %d, parts %d\n", t->flight, t->flight_up,
+               t->flight_kv, t->n_counter, t->parts);
         print_cells(&s, 0, t, n, args);
     }
 }

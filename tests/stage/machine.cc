@@ -224,6 +224,11 @@ void mma(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     together(OP_MULTIPLY, &x);
 }
 
+void hw_load_some(uint32_t v[4], uint32_t at, int has) {
+    if (at % 16) fault("four words that are not aligned");
+    if (has) memcpy(v, here()->smem + at, 16);
+}
+
 /* Whole warps. */
 void emu_meet(int id, int threads) {
     block *b = here();

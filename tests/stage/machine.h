@@ -215,9 +215,7 @@ static inline void hw_map_ready(const CUtensorMap *) {}
 void hw_bring_rows(uint32_t to, const CUtensorMap *map, int32_t row, int32_t panel, uint32_t bar);
 void hw_bring_unit(uint32_t to, const CUtensorMap *map, int32_t unit, int32_t panel, uint32_t bar);
 void hw_bring_bytes(uint32_t to, const void *from, uint32_t bytes, uint32_t bar);
-static inline void hw_ask_rows(const CUtensorMap *, int32_t, int32_t) {}
-static inline void hw_ask_unit(const CUtensorMap *, int32_t, int32_t) {}
-static inline void hw_ask_bytes(const void *, uint32_t) {}
+void hw_load_some(uint32_t v[4], uint32_t at, int has);
 void hw_put_word(uint64_t *to, uint64_t word);
 uint64_t hw_get_word(const uint64_t *from);
 void hw_get_words(const uint64_t *from, uint64_t w[2]);

@@ -21,22 +21,22 @@ typedef struct emu_case {
     stage_tuning tune;
 } emu_case;
 
-#define TUNE(flight, kv, ahead, counters)                                                                              \
-    { flight, kv, ahead, 3, counters, 4 }
+#define TUNE(flight, kv, counters)                                                                                     \
+    { flight, kv, kv, counters, 4 }
 static const emu_case cases[] = {
-    {"one position", 128, 192, 2, 2, 2, 8, 4, 1, GY_RESIDUAL_BRANCH, TUNE(4, 6, 0, 8)},
-    {"a group", 128, 192, 2, 2, 2, 8, 4, 32, GY_RESIDUAL_BRANCH, TUNE(4, 6, 20, 0)},
-    {"a group and one", 128, 192, 2, 2, 2, 8, 2, 33, GY_RESIDUAL_PRE, TUNE(1, 1, 0, 1)},
-    {"a tile", 192, 192, 2, 2, 2, 8, 1, 128, GY_RESIDUAL_BRANCH, TUNE(5, 8, 0, 8)},
-    {"a tile and one", 128, 192, 2, 2, 2, 8, 4, 129, GY_RESIDUAL_BRANCH, TUNE(14, 14, 0, 0)},
-    {"a chunk but one", 128, 192, 2, 2, 1, 8, 4, 511, GY_RESIDUAL_PRE, TUNE(4, 8, 9, 8)},
-    {"a chunk", 128, 192, 2, 2, 2, 8, 4, 512, GY_RESIDUAL_BRANCH, TUNE(4, 14, 0, 8)},
-    {"a chunk and one", 128, 192, 2, 2, 2, 8, 2, 513, GY_RESIDUAL_BRANCH, TUNE(4, 8, 0, 8)},
-    {"three chunks", 128, 192, 2, 2, 2, 8, 1, 1100, GY_RESIDUAL_BRANCH, TUNE(14, 14, 0, 4)},
-    {"heads of a group", 192, 192, 6, 1, 2, 8, 2, 600, GY_RESIDUAL_PRE, TUNE(5, 8, 0, 8)},
-    {"sixteen of a group", 128, 192, 16, 1, 1, 4, 4, 200, GY_RESIDUAL_BRANCH, TUNE(5, 8, 0, 2)},
-    {"rounds", 576, 640, 2, 2, 2, 4, 2, 300, GY_RESIDUAL_BRANCH, TUNE(14, 14, 40, 8)},
-    {"a long product", 1088, 1216, 2, 2, 1, 6, 2, 140, GY_RESIDUAL_BRANCH, TUNE(14, 14, 0, 0)},
+    {"one position", 128, 192, 2, 2, 2, 8, 4, 1, GY_RESIDUAL_BRANCH, TUNE(4, 6, 8)},
+    {"a group", 128, 192, 2, 2, 2, 8, 4, 32, GY_RESIDUAL_BRANCH, TUNE(4, 6, 0)},
+    {"a group and one", 128, 192, 2, 2, 2, 8, 2, 33, GY_RESIDUAL_PRE, TUNE(1, 1, 1)},
+    {"a tile", 192, 192, 2, 2, 2, 8, 1, 128, GY_RESIDUAL_BRANCH, TUNE(5, 8, 8)},
+    {"a tile and one", 128, 192, 2, 2, 2, 8, 4, 129, GY_RESIDUAL_BRANCH, TUNE(14, 14, 0)},
+    {"a chunk but one", 128, 192, 2, 2, 1, 8, 4, 511, GY_RESIDUAL_PRE, TUNE(4, 8, 8)},
+    {"a chunk", 128, 192, 2, 2, 2, 8, 4, 512, GY_RESIDUAL_BRANCH, TUNE(4, 14, 8)},
+    {"a chunk and one", 128, 192, 2, 2, 2, 8, 2, 513, GY_RESIDUAL_BRANCH, TUNE(4, 8, 8)},
+    {"three chunks", 128, 192, 2, 2, 2, 8, 1, 1100, GY_RESIDUAL_BRANCH, TUNE(14, 14, 4)},
+    {"heads of a group", 192, 192, 6, 1, 2, 8, 2, 600, GY_RESIDUAL_PRE, TUNE(5, 8, 8)},
+    {"sixteen of a group", 128, 192, 16, 1, 1, 4, 4, 200, GY_RESIDUAL_BRANCH, TUNE(5, 8, 2)},
+    {"rounds", 576, 640, 2, 2, 2, 4, 2, 300, GY_RESIDUAL_BRANCH, TUNE(14, 14, 8)},
+    {"a long product", 1088, 1216, 2, 2, 1, 6, 2, 140, GY_RESIDUAL_BRANCH, TUNE(14, 14, 0)},
 };
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */

@@ -3,7 +3,7 @@
 # BENCH: gyre-bench-stage-gpu (built by hand: bench/bench_stage_gpu.cu); without it the sweep is skipped. At most 100 s, each
 # step has a limit, and a step that fails ends it: a stage that is wrong or hangs is not worth timing. Logs under OUT.
 #   bits    rows alone, three shapes, contexts 1 to 2045, stage against operations
-#   sweep   the bench: weights alone, then flights, counters, L2 ahead, at contexts 128 and 2048, with cycles by phase
+#   sweep   the bench: weights alone, then flights, counters, at contexts 128 and 2048, with cycles by phase
 #   layer   us a layer beside the recorded launches, one process, contexts 128, 512, 1024, 2048
 #   engine  decode of 1 row at 128 and 2048, without and with the stage
 set -u
@@ -36,12 +36,12 @@ done
 if [ -n "$bench" ]; then
     step sweep_128 12 "$bench" 128
     show sweep_128
-    step sweep_2048 10 "$bench" 2048 5,8 5,12 4,14 5,8,0,0,0,2 5,8,0,0,0,1 5,8,64,400
+    step sweep_2048 10 "$bench" 2048 5,5,5,weights 4,4,4,stream 4,4,4,free 4,4,4 4,8,4 4,8,8 4,8,4,0,2 4,8,4,0,1
     show sweep_2048
 fi
 
-# Flight, flight with K and V, ahead, pace, counters (-1: none), parts; 0: as usual.
-ways=(--stage "0" --stage "4,8" --stage "5,12" --stage "5,8,64,400" --stage "5,8,0,0,-1")
+# Flight, of gate and up, of K and V, counters (-1: none), parts; 0: as usual.
+ways=(--stage "0" --stage "4,8,4" --stage "5,5,5" --stage "4,4,4,-1")
 step layer 40 "$build/tests/test_ops_record" --without 0 "${ways[@]}" --time 1 128 1 512 1 1024 1 2048
 show layer
 
@@ -50,7 +50,7 @@ shm=/dev/shm
 model=$(mktemp -d "$shm/gyre-stage-XXXXXX")
 trap 'rm -rf "$model"' EXIT
 step synth 20 "$build/gyre" synth --shape ouro-1.4b --seed 1 "$model/m"
-for device in cuda cuda+stage; do
+for device in cuda-stage cuda; do
     step "engine_$device" 20 "$build/gyre" bench engine "$model/m" --device "$device" --dtype bf16 --warmup 1 --repeat 1 \
         --cell "decode_1_128 --concurrency 1 --requests 1 --in 128 --out 64 --repeat 3" \
         --cell "decode_1_2048 --concurrency 1 --requests 1 --in 2048 --out 64 --repeat 3"

@@ -404,7 +404,7 @@ static gy_status create(const gy_cuda_opts *o, gy_err *err, gy_backend **out) {
     c->limits = o->limits;
     c->without = o->without;
     gy_status st = open_parts(c, err);
-    if (st >= 0 && o->stage.is_on && o->act == GY_BF16) c->stage = cuda_stage_open(c, &o->stage);
+    if (st >= 0 && !(o->without & GY_CUDA_STAGE) && o->act == GY_BF16) c->stage = cuda_stage_open(c, &o->stage);
     if (st < 0)
         be_destroy(&c->head.be);
     else

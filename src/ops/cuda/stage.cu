@@ -4,7 +4,7 @@
  * (64 of k). What does not fit is left to the launches of record.cu. It is launched as a cooperative kernel: blocks
  * wait for one another, so either all of them are on the device at once or none is.
  *
- * Off unless gy_cuda_opts.stage says otherwise: it has not been measured in this form.
+ * What it gains: docs/kernels.md. GY_CUDA_STAGE goes without.
  */
 #include "ops/cuda/stage_kernel.cuh"
 
@@ -235,11 +235,11 @@ static int32_t within(int32_t v, int32_t usual, int32_t low, int32_t high) {
 /* What is 0 is as usual; a count of -1 is 0. */
 static stage_tuning tuning_of(const gy_cuda_stage *o) {
     stage_tuning t;
-    t.flight = within(o->flight, 5, 1, STAGE_FLIGHT);
-    t.flight_kv = within(o->flight_kv, 8, 1, STAGE_FLIGHT);
-    t.ahead = within(o->ahead, 0, 0, 4096);
-    t.pace = within(o->pace, 400, 1, 1 << 20);
+    t.flight = within(o->flight, 4, 1, STAGE_FLIGHT);
+    t.flight_up = within(o->flight_up, 4, 1, STAGE_FLIGHT);
+    t.flight_kv = within(o->flight_kv, 4, 1, STAGE_FLIGHT);
     t.n_counter = within(o->n_counter, STAGE_COUNTERS, 0, STAGE_COUNTERS);
+    while (t.n_counter & (t.n_counter - 1)) t.n_counter &= t.n_counter - 1;
     t.parts = within(o->parts, 4, 1, 4);
     return t;
 }

@@ -31,12 +31,10 @@ typedef enum stage_weight { STAGE_QKV, STAGE_O, STAGE_GATE_UP, STAGE_DOWN, STAGE
 /* What may be tried without changing a bit. */
 typedef struct stage_tuning {
     int32_t flight;    /* slots under way; 1 to STAGE_FLIGHT */
-    int32_t flight_kv; /* the same for blocks that bring K and V, from there to the end of the layer */
-    int32_t ahead;     /* slots of weights beyond the ring that the L2 is asked for; 0: none */
-    int32_t pace;      /* cycles between two of those */
-    int32_t
-        n_counter; /* that tell when words may be there; 0: words are polled. Divides the blocks, or is taken as 1 */
-    int32_t parts; /* most blocks that share a chunk of a head's context: 1, 2, 4 */
+    int32_t flight_up; /* the same while gate and up are brought: nobody waits for words then */
+    int32_t flight_kv; /* the same for K and V */
+    int32_t n_counter; /* that tell when words may be there; a power of two, or 0: words are polled */
+    int32_t parts;     /* most blocks that share a chunk of a head's context: 1, 2, 4 */
 } stage_tuning;
 
 /* What a wait that did not end was for; of one block. */
@@ -47,7 +45,7 @@ typedef struct stage_report {
 } stage_report;
 typedef enum stage_wait {
     WAIT_NONE,
-    WAIT_ROOM,    /* a slot to be given back; index: in the stream */
+    WAIT_ROOM,    /* a slot to be given back; index: in the ring */
     WAIT_FLIGHT,  /* a slot to be filled, by the one who brings */
     WAIT_FULL,    /* the same, by one who computes */
     WAIT_COUNTER, /* index: kind of word */
@@ -85,11 +83,13 @@ typedef struct stage_args { /* a kernel's parameters are at most 32,764 bytes */
     double by_n_embd;     /* 1 / n_embd where that is exact, else 0 */
     int32_t n_layer, n_embd, n_ff, n_head, n_head_kv, n_chunk, n_part, kv_layers, il, round_each;
     int32_t is_linear; /* weights are repacked */
-    int32_t is_free;   /* nobody waits for words; a bench's: results are wrong */
+    int32_t less;      /* of LESS_: a bench's; results are wrong */
     gy_residual_kind norms;
     float eps, scale; /* scale: times log2(e) */
 } stage_args;
-enum { STAGE_TRACE = 8 };
+enum { STAGE_TRACE = 14 }; /* where GY_STAGE_TRACE is defined */
+/* Nobody waits for words; nobody attends, no K and V; slots are given back as they come, and that is all. */
+enum { LESS_WAITS = 1, LESS_ATTENTION = 2, LESS_SUMS = 4 };
 
 /* NULL: this device has none, or there is no memory. */
 cuda_stage *cuda_stage_open(cuda_be *c, const gy_cuda_stage *o);

@@ -74,21 +74,6 @@ static __device__ inline void hw_bring_bytes(uint32_t to, const void *from, uint
                  "l"(from), "r"(bytes), "r"(bar)
                  : "memory");
 }
-/* The same into the L2 alone. */
-static __device__ inline void hw_ask_rows(const CUtensorMap *map, int32_t row, int32_t panel) {
-    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(map), "r"(0), "r"(row),
-                 "r"(panel)
-                 : "memory");
-}
-static __device__ inline void hw_ask_unit(const CUtensorMap *map, int32_t unit, int32_t panel) {
-    asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %1, %1, %2, %3}];" ::"l"(map), "r"(0), "r"(unit),
-                 "r"(panel)
-                 : "memory");
-}
-static __device__ inline void hw_ask_bytes(const void *from, uint32_t bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 /* ---- from block to block ----------------------------------------------------------------------------------------- */
 
 /* A word is 32 bits of data and, above them, 32 of tag: they are seen together or not at all. No order with others. */
@@ -110,6 +95,16 @@ static __device__ inline uint32_t hw_counted(const uint32_t *counter) {
     uint32_t n;
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(counter) : "memory");
     return n;
+}
+
+/* ---- shared memory ----------------------------------------------------------------------------------------------- */
+
+/* 16 bytes of the lanes that have some; the others keep what they had, and cost nothing. */
+static __device__ inline void hw_load_some(uint32_t v[4], uint32_t at, int has) {
+    asm volatile("{.reg .pred p; setp.ne.s32 p, %5, 0; @p ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];}"
+                 : "+r"(v[0]), "+r"(v[1]), "+r"(v[2]), "+r"(v[3])
+                 : "r"(at), "r"(has)
+                 : "memory");
 }
 
 /* ---- the rest ---------------------------------------------------------------------------------------------------- */

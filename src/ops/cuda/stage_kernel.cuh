@@ -1,22 +1,30 @@
 /* The layers of a stage for one row in one kernel whose blocks stay from the first norm to the last residual.
  *
- * Blocks    up to 128, one a multiprocessor, all there at once. Tile t of 8 outputs of a product is block t mod
- * blocks'; each block has one or more of every product. 11 warps compute, the last one brings. Ring      25 slots of 8
- * KiB: 8 outputs x 512 of k (one tensor copy), 32 positions of K, as many bytes of V. They come in one order (a layer:
- * qkv, K, V, o, gate and up, down; within a product up to 11 tiles by turns), as far ahead as there is room, over
- * layers' borders. K and V of older positions do not wait for this layer's q. Sums      as in narrow.cu (a chain of
- * mma.m16n8k16 an output), rows.cu (block_sum over 256 threads), attn_decode.cu (attn_tile.cuh): the same functions in
- * the same order, so the same bits. Words     what one block makes and others read goes as 64-bit words: two outputs
- * and the number of the layer. A word with another number is not there yet. Counters say when to look; they are hints
- * and order nothing. Each block writes words of every product, and writes a kind again only when it has read all of the
- * kind before the next one of that kind: then every block has read what is overwritten. Residual  each block keeps the
- * whole row (8 elements a thread) and makes all norms itself. Attention a chunk of 512 positions of a KV head is one
- * block's, or that of 2 or 4 blocks which have 1/2 or 1/4 of V's columns each and K whole (from the L2). All scores of
- * a chunk first, then the references of its tiles, then all weights, then the chain with V. The block of the last chunk
- * joins what the others leave. Parity    a slot's barrier tells rounds apart by one bit. A warp asks for slot i + w (w
- * <= 11) when it has read slot i, so all up to i - flight were filled (the one who brings has waited for each), and
- * with flight <= 25 - 11 the slot's round before is among them. Between products all warps have met, and have read all
- * before.
+ * Blocks: up to 128, one a multiprocessor, all there at once. Tile t of 8 outputs of a product is block t mod blocks';
+ * each block has one or more of every product. 11 warps compute, the last one brings.
+ *
+ * Ring: 25 slots of 8 KiB: 8 outputs x 512 of k (one tensor copy), 32 positions of K, as many bytes of V. They come in
+ * one order (a layer: qkv, K, V, o, gate and up, down; within a product up to 11 tiles by turns), as far ahead as there
+ * is room, over layers' borders. K and V of older positions do not wait for this layer's q.
+ *
+ * Sums: as in narrow.cu (a chain of mma.m16n8k16 an output), rows.cu (block_sum over 256 threads), attn_decode.cu
+ * (attn_tile.cuh): the same functions in the same order, so the same bits.
+ *
+ * Words: what one block makes and others read goes as 64-bit words: two outputs and the number of the layer. A word
+ * with another number is not there yet. Counters say when to look; they are hints and order nothing. Each block writes
+ * words of every product, and writes a kind again only when it has read all of the kind before the next one of that
+ * kind: then every block has read what is overwritten.
+ *
+ * Residual: each block keeps the whole row (8 elements a thread) and makes all norms itself.
+ *
+ * Attention: a chunk of 512 positions of a KV head is one block's, or that of 2 or 4 blocks which have 1/2 or 1/4 of
+ * V's columns each and K whole (from the L2). All scores of a chunk first, then the references of its tiles, then all
+ * weights, then the chain with V. The block of the last chunk joins what the others leave.
+ *
+ * Parity: a slot's barrier tells rounds apart by one bit. A warp asks for slot i + w (w <= 11) when it has seen slot i
+ * full, so all up to i - flight were filled (the one who brings has waited for each), and with flight <= 25 - 11 the
+ * slot's round before is among them. Between products all warps have met, and have read all before. Lanes of the one
+ * who brings stay within one slot of each other.
  *
  * docs/kernels.md, "A whole stage in one persistent kernel", has what was measured. tests/stage runs this file on a
  * machine made up on the CPU.
@@ -58,6 +66,8 @@ typedef struct stage_plan { /* of a block */
     int32_t base[PARTS + 1];                          /* first slot of each part; [PARTS]: slots of a layer */
     int32_t has_attn, kv_head, chunk, part, halvings; /* 1 << halvings blocks share a chunk */
     int32_t first, n_pos, n_group, n_v, is_last;      /* n_v: slots of V; is_last: has the row's own position */
+    int32_t n_older;                                  /* of the chunk's positions, those before the row's own */
+    int32_t counter_bits;
     uint32_t layers_before;
 } stage_plan;
 
@@ -67,7 +77,7 @@ typedef struct stage_head { /* the beginning of shared memory */
     __align__(16) uint32_t k_own[STAGE_D / 2];
     __align__(16) uint32_t v_own[STAGE_D / 2];
     float top[GROUPS][16];
-    int32_t place[STAGE_CHUNK]; /* where a position's K lies, in heads, without the layer; -1: nowhere */
+    int32_t place[STAGE_CHUNK]; /* where a position's K lies, in heads, without the layer */
     stage_plan p;
 } stage_head;
 
@@ -110,35 +120,67 @@ static __device__ __attribute__((noinline)) void give_up(stage_report *to, stage
     hw_stop();
 }
 
-static __device__ inline void be_patient(const stage_block &b, long long *since, stage_wait what, int32_t index,
+/* Of a wait: how often it was looked, and when the clock was first looked at. */
+typedef struct waiting {
+    uint32_t times;
+    long long since;
+} waiting;
+
+/* Every 256th time the clock is looked at. */
+static __device__ inline void be_patient(const stage_args &a, waiting *w, stage_wait what, int32_t layer, int32_t index,
                                          uint32_t found, uint32_t wanted) {
+    if (++w->times % 256) return;
     long long now = hw_clock();
-    if (!*since)
-        *since = now;
-    else if (now - *since > b.a.patience)
-        give_up(b.a.report, what, b.layer, index, found, wanted);
+    if (!w->since)
+        w->since = now;
+    else if (now - w->since > a.patience)
+        give_up(a.report, what, layer, index, found, wanted);
 }
 
-static __device__ inline uint32_t slot_of(int32_t i) {
-    return (uint32_t)i % STAGE_SLOTS;
+/* A slot of the stream in the ring, and the parity of its round. */
+typedef struct ring_at {
+    uint32_t slot, parity;
+} ring_at;
+
+static __device__ inline ring_at ring_of(int32_t i) {
+    return {(uint32_t)i % STAGE_SLOTS, (uint32_t)i / STAGE_SLOTS & 1};
 }
-static __device__ inline uint32_t round_of(int32_t i) {
-    return (uint32_t)i / STAGE_SLOTS;
+static __device__ inline ring_at behind(ring_at at, uint32_t n) { /* n <= STAGE_SLOTS slots further */
+    at.slot += n;
+    if (at.slot >= STAGE_SLOTS) {
+        at.slot -= STAGE_SLOTS;
+        at.parity ^= 1;
+    }
+    return at;
 }
-static __device__ inline uint32_t slot_at(const stage_block &b, int32_t i) {
-    return b.ring + slot_of(i) * STAGE_SLOT;
+static __device__ inline uint32_t slot_at(const stage_block &b, ring_at at) {
+    return b.ring + at.slot * STAGE_SLOT;
 }
 
-static __device__ inline void wait_full(const stage_block &b, int32_t i, stage_wait what) {
-    uint32_t bar = b.full + slot_of(i) * 8, parity = round_of(i) & 1;
-    long long since = 0;
-    while (!hw_bar_try(bar, parity)) be_patient(b, &since, what, i, 0, parity);
+static __device__ __attribute__((noinline)) void wait_long(const stage_args &a, uint32_t bar, ring_at at,
+                                                           stage_wait what, int32_t layer) {
+    waiting w = {};
+    while (!hw_bar_try(bar, at.parity)) be_patient(a, &w, what, layer, (int32_t)at.slot, 0, at.parity);
 }
-static __device__ inline int is_full(const stage_block &b, int32_t i) { /* all lanes agree */
-    return __all_sync(~0u, hw_bar_test(b.full + slot_of(i) * 8, round_of(i) & 1));
+static __device__ inline void wait_bar(const stage_block &b, uint32_t bars, ring_at at, stage_wait what) {
+    uint32_t bar = bars + at.slot * 8;
+    if (!hw_bar_try(bar, at.parity)) wait_long(b.a, bar, at, what, b.layer);
 }
-static __device__ inline void give_back(const stage_block &b, int32_t i) {
-    hw_bar_arrive(b.empty + slot_of(i) * 8);
+static __device__ inline void wait_full(const stage_block &b, ring_at at) {
+    wait_bar(b, b.full, at, WAIT_FULL);
+}
+static __device__ inline void give_back(const stage_block &b, ring_at at) {
+    hw_bar_arrive(b.empty + at.slot * 8);
+}
+
+/* A bench's: when thread 0 was where. */
+static __device__ inline void note(const stage_block &b, int what) {
+#ifdef GY_STAGE_TRACE
+    if (b.a.trace && threadIdx.x == 0)
+        b.a.trace[((int64_t)b.layer * gridDim.x + blockIdx.x) * STAGE_TRACE + what] = hw_clock();
+#else
+    (void)b, (void)what;
+#endif
 }
 
 /* ---- words ------------------------------------------------------------------------------------------------------- */
@@ -147,12 +189,13 @@ static __device__ inline void put_word(const stage_block &b, uint64_t *to, uint3
     hw_put_word(to, (uint64_t)b.tag << 32 | data);
 }
 static __device__ inline int is_there(const stage_block &b, uint64_t word) {
-    return (uint32_t)(word >> 32) == b.tag || b.a.is_free;
+    return (uint32_t)(word >> 32) == b.tag || b.a.less & LESS_WAITS;
 }
 static __device__ inline uint32_t get_word(const stage_block &b, const uint64_t *from, int32_t index) {
-    long long since = 0;
+    waiting t = {};
     uint64_t w = hw_get_word(from);
-    for (; !is_there(b, w); w = hw_get_word(from)) be_patient(b, &since, WAIT_WORD, index, (uint32_t)(w >> 32), b.tag);
+    for (; !is_there(b, w); w = hw_get_word(from))
+        be_patient(b.a, &t, WAIT_WORD, b.layer, index, (uint32_t)(w >> 32), b.tag);
     return (uint32_t)w;
 }
 /* N times two words, step words apart, all asked for at once; has: how many of them. */
@@ -166,9 +209,9 @@ static __device__ inline void get_words(const stage_block &b, const uint64_t *fr
 #pragma unroll
     for (int i = 0; i < N; i++) {
         if (i >= has) continue;
-        long long since = 0;
+        waiting t = {};
         while (!is_there(b, w[i][0]) || !is_there(b, w[i][1])) {
-            be_patient(b, &since, WAIT_WORD, i, (uint32_t)(w[i][0] >> 32), b.tag);
+            be_patient(b.a, &t, WAIT_WORD, b.layer, i, (uint32_t)(w[i][0] >> 32), b.tag);
             hw_get_words(from + i * step, w[i]);
         }
         v[i][0] = (uint32_t)w[i][0];
@@ -179,23 +222,25 @@ static __device__ inline void get_words(const stage_block &b, const uint64_t *fr
 static __device__ inline uint32_t *counter_of(const stage_block &b, int kind, int32_t i) {
     return b.a.to.counter + (kind * STAGE_COUNTERS + i) * STAGE_LINE;
 }
-/* One of n that are counted is made; who: which. */
+/* One that is counted is made; who: which. */
 static __device__ inline void count(const stage_block &b, int kind, int32_t who) {
-    if (b.a.tune.n_counter) hw_count(counter_of(b, kind, who % b.a.tune.n_counter));
+    int32_t all = b.a.tune.n_counter;
+    if (all) hw_count(counter_of(b, kind, who & (all - 1)));
 }
 /* Until n of each layer so far have been counted, times of each; one warp. */
 static __device__ inline void wait_count(const stage_block &b, int kind, int32_t n, int32_t of_each) {
     int32_t all = b.a.tune.n_counter, i = my_lane();
-    if (i >= all || b.a.is_free) return;
-    uint32_t wanted = (uint32_t)((b.layer + 1) * of_each * ((n - i + all - 1) / all)), found;
-    long long since = 0;
+    if (i >= all || b.a.less & LESS_WAITS) return;
+    uint32_t wanted = (uint32_t)((b.layer + 1) * of_each * ((n - i + all - 1) >> b.h->p.counter_bits)), found;
+    waiting t = {};
     while ((int32_t)((found = hw_counted(counter_of(b, kind, i))) - wanted) < 0)
-        be_patient(b, &since, WAIT_COUNTER, kind, found, wanted);
+        be_patient(b.a, &t, WAIT_COUNTER, b.layer, kind, found, wanted);
 }
 
-/* Where pair p of an input lies (in words). */
+/* Where pair p of an input lies (in words): a lane's four words of 32 of k are what it has in two instructions, by
+ * turns. */
 static __device__ inline int32_t x_at(int32_t p) {
-    return p / 16 * 16 + p % 4 * 4 + p / 4 % 4;
+    return p / 16 * 16 + p % 4 * 4 + p / 4 % 2 * 2 + p / 8 % 2;
 }
 
 /* All words of an input, into shared memory: n pairs and zeros up to DEEP. kind, n_made, of_each: as counted. */
@@ -205,6 +250,7 @@ static __device__ inline void gather(const stage_block &b, const uint64_t *from,
     int32_t end = (n + DEEP / 2 - 1) / (DEEP / 2) * (DEEP / 2);
     if (threadIdx.x < 32) wait_count(b, kind, n_made, of_each);
     hw_meet<MEET_TEAM, TEAM>();
+#pragma unroll 1
     for (int32_t at = 2 * (int32_t)threadIdx.x; at < n; at += 2 * AT_ONCE * TEAM) {
         uint32_t v[AT_ONCE][2];
         int32_t has = (n - at + 2 * TEAM - 1) / (2 * TEAM);
@@ -217,6 +263,7 @@ static __device__ inline void gather(const stage_block &b, const uint64_t *from,
             to[4] = v[i][1];
         }
     }
+#pragma unroll 1
     for (int32_t at = n + (int32_t)threadIdx.x; at < end; at += TEAM) x[x_at(at)] = 0;
     hw_meet<MEET_TEAM, TEAM>();
 }
@@ -237,7 +284,9 @@ static __device__ inline void plan_attention(const stage_args &a, stage_plan *p)
     p->is_last = p->chunk == a.n_chunk - 1;
     int32_t left = p->n_pos - p->first;
     p->n_group = left >= STAGE_CHUNK ? GROUPS : (left + GROUP - 1) / GROUP;
-    if (!p->has_attn) p->n_group = 0;
+    if (a.less & LESS_ATTENTION) p->has_attn = 0;
+    if (!p->has_attn) p->n_group = left = 0;
+    p->n_older = left > STAGE_CHUNK ? STAGE_CHUNK : left > 0 ? left - 1 : 0;
     p->n_v = (p->n_group + (1 << p->halvings) - 1) >> p->halvings;
 }
 
@@ -257,112 +306,84 @@ static __device__ inline void make_plan(const stage_args &a, stage_plan *p) {
         at += part == PART_K ? p->n_group : part == PART_V ? p->n_v : p->tiles[w] * p->steps[w];
     }
     p->base[PARTS] = at;
+    p->counter_bits = 0;
+    while (2 << p->counter_bits <= a.tune.n_counter) p->counter_bits++;
     p->layers_before = *(volatile uint32_t *)a.to.epoch;
 }
 
-/* The row's own position is nowhere yet. */
+/* The row's own position is nowhere yet; what is nowhere is not read. */
 static __device__ inline void find_places(const stage_args &a, stage_head *h) {
     const int32_t *map = a.map_of + a.map_off[0] + h->p.first;
     for (int32_t j = (int32_t)threadIdx.x; j < STAGE_CHUNK; j += STAGE_THREADS) {
-        int is_older = h->p.has_attn && h->p.first + j < h->p.n_pos - 1;
-        int32_t slot = is_older ? map[j] : 0;
+        int32_t slot = j < h->p.n_older ? map[j] : 0;
         int32_t row = slot / GY_BLOCK_SLOTS * a.kv_layers * 2 * GY_BLOCK_SLOTS + slot % GY_BLOCK_SLOTS;
-        h->place[j] = is_older ? row * a.n_head_kv : -1;
+        h->place[j] = row * a.n_head_kv;
     }
 }
 
 /* ---- bringing ---------------------------------------------------------------------------------------------------- */
 
-typedef struct weight_at { /* a slot of weights among all of them: tile `done` + j of w, of `wide` by turns */
-    int32_t layer, w, done, wide, step, j, count;
-} weight_at;
-
+/* All lanes have it alike. */
 typedef struct bringing {
-    int32_t i, seen; /* next slot; those before it that have been seen full */
-    weight_at at, asked;
-    long long when;
+    ring_at next, seen; /* seen: the first that has not been seen full */
+    int32_t under_way;  /* from seen to next */
 } bringing;
 
-static __device__ inline void begin_round(const stage_plan &p, weight_at *at) {
-    int32_t left = p.tiles[at->w] - at->done;
-    at->wide = left < COMPUTING ? left : COMPUTING;
-}
-
-static __device__ inline void advance(const stage_plan &p, weight_at *at) {
-    at->count++;
-    if (++at->j < at->wide) return;
-    at->j = 0;
-    if (++at->step < p.steps[at->w]) return;
-    at->step = 0;
-    at->done += COMPUTING;
-    if (at->done >= p.tiles[at->w]) {
-        at->done = 0;
-        if (++at->w == STAGE_PRODUCTS) at->w = 0, at->layer++;
-    }
-    begin_round(p, at);
-}
-
-static __device__ inline int32_t tile_of(const weight_at &at) {
-    return (int32_t)blockIdx.x + (int32_t)gridDim.x * (at.done + at.j);
-}
-static __device__ inline const char *repacked(const stage_block &b, const weight_at &at) {
-    return (const char *)b.a.layer[at.layer].w[at.w] +
-           (int64_t)(tile_of(at) * b.h->p.steps[at.w] + at.step) * STAGE_SLOT;
-}
-
-static __device__ inline void bring_weight(const stage_block &b, const weight_at &at, uint32_t to, uint32_t bar) {
-    const CUtensorMap *map = &b.a.map[at.layer][at.w];
-    int32_t tile = tile_of(at), panel = at.step * (STAGE_K / 64);
-    hw_bar_expect(bar, STAGE_SLOT);
-    if (b.a.is_linear)
-        hw_bring_bytes(to, repacked(b, at), STAGE_SLOT, bar);
-    else if (at.w == STAGE_GATE_UP)
-        hw_bring_unit(to, map, tile, panel, bar);
-    else
-        hw_bring_rows(to, map, tile * 8, panel, bar);
-}
-
-static __device__ inline void ask_weight(const stage_block &b, const weight_at &at) {
-    const CUtensorMap *map = &b.a.map[at.layer][at.w];
-    int32_t tile = tile_of(at), panel = at.step * (STAGE_K / 64);
-    if (b.a.is_linear)
-        hw_ask_bytes(repacked(b, at), STAGE_SLOT);
-    else if (at.w == STAGE_GATE_UP)
-        hw_ask_unit(map, tile, panel);
-    else
-        hw_ask_rows(map, tile * 8, panel);
-}
-
-/* The L2 is asked for what the ring has no room for, at memory's pace. */
-static __device__ inline void ask_ahead(const stage_block &b, bringing *s) {
-    long long now = hw_clock();
-    if (s->asked.count < s->at.count) s->asked = s->at;
-    if (s->asked.count >= s->at.count + b.a.tune.ahead || s->asked.layer >= b.a.n_layer) return;
-    if (now - s->when < b.a.tune.pace) return;
-    s->when = now;
-    ask_weight(b, s->asked);
-    advance(b.h->p, &s->asked);
-}
-
-/* Until slot s->i may be filled. */
+/* Until the next slot may be filled. */
 static __device__ inline void wait_room(const stage_block &b, bringing *s, int32_t flight) {
-    for (; s->seen <= s->i - flight; s->seen++) wait_full(b, s->seen, WAIT_FLIGHT);
-    if (s->i < STAGE_SLOTS) return;
-    uint32_t bar = b.empty + slot_of(s->i) * 8, parity = (round_of(s->i) & 1) ^ 1;
-    long long since = 0;
-    while (!(b.a.tune.ahead ? hw_bar_test(bar, parity) : hw_bar_try(bar, parity))) {
-        be_patient(b, &since, WAIT_ROOM, s->i, 0, parity);
-        if (b.a.tune.ahead) ask_ahead(b, s);
+#pragma unroll 1
+    for (; s->under_way >= flight; s->under_way--) {
+        wait_bar(b, b.full, s->seen, WAIT_FLIGHT);
+        s->seen = behind(s->seen, 1);
+    }
+    ring_at before = {s->next.slot, s->next.parity ^ 1}; /* of the first round: over */
+    wait_bar(b, b.empty, before, WAIT_ROOM);
+    __syncwarp(); /* no lane falls a round behind */
+}
+static __device__ inline void brought(bringing *s) {
+    s->next = behind(s->next, 1);
+    s->under_way++;
+}
+
+/* What a slot of weights is: rows of a map, units of a map, bytes of repacked weights. */
+enum { AS_ROWS, AS_UNITS, AS_BYTES };
+
+/* Tiles of a product in rounds of as many as compute; in a round the same 512 of k of each. */
+template <int AS> static __device__ inline void bring_tiles(const stage_block &b, bringing *s, int w, int32_t flight) {
+    const int32_t tile_rows = AS == AS_ROWS ? 8 : 1, by = (int32_t)gridDim.x * tile_rows, steps = b.h->p.steps[w];
+    const CUtensorMap *map = &b.a.map[b.layer][w];
+    const char *bytes = (const char *)b.a.layer[b.layer].w[w];
+    int32_t row = (int32_t)blockIdx.x * tile_rows;
+    int is_one = my_lane() == 0;
+#pragma unroll 1
+    for (int32_t left = b.h->p.tiles[w]; left > 0; left -= COMPUTING, row += by * COMPUTING) {
+        int32_t wide = left < COMPUTING ? left : COMPUTING;
+#pragma unroll 1
+        for (int32_t step = 0; step < steps; step++) {
+#pragma unroll 1
+            for (int32_t j = 0, at = row; j < wide; j++, at += by) {
+                wait_room(b, s, flight);
+                uint32_t to = slot_at(b, s->next), bar = b.full + s->next.slot * 8;
+                if (is_one) {
+                    hw_bar_expect(bar, STAGE_SLOT);
+                    if (AS == AS_ROWS) hw_bring_rows(to, map, at, step * (STAGE_K / 64), bar);
+                    if (AS == AS_UNITS) hw_bring_unit(to, map, at, step * (STAGE_K / 64), bar);
+                    if (AS == AS_BYTES)
+                        hw_bring_bytes(to, bytes + (int64_t)(at * steps + step) * STAGE_SLOT, STAGE_SLOT, bar);
+                }
+                brought(s);
+            }
+        }
     }
 }
 
-static __device__ inline void bring_product(const stage_block &b, bringing *s, int part, int32_t flight) {
-    for (int32_t n = b.h->p.base[part + 1] - b.h->p.base[part]; n; n--) {
-        wait_room(b, s, flight);
-        bring_weight(b, s->at, slot_at(b, s->i), b.full + slot_of(s->i) * 8);
-        advance(b.h->p, &s->at);
-        s->i++;
-    }
+static __device__ inline void bring_product(const stage_block &b, bringing *s, int w, int32_t flight) {
+    if (b.a.is_linear)
+        bring_tiles<AS_BYTES>(b, s, w, flight);
+    else if (w == STAGE_GATE_UP)
+        bring_tiles<AS_UNITS>(b, s, w, flight);
+    else
+        bring_tiles<AS_ROWS>(b, s, w, flight);
 }
 
 /* Where 16 bytes of a row lie in a slot: rows of 128 bytes, or of 64 where four blocks share a chunk; two panels where
@@ -372,140 +393,210 @@ static __device__ inline uint32_t unit_of(int halvings, int32_t row, int32_t uni
     return (uint32_t)((unit >> 3) * (STAGE_SLOT / 2) + row * 128 + (((unit & 7) ^ (row & 7)) << 4));
 }
 
-/* One slot of K (is_v 0) or V: as many rows as fit, of position n_row * slot on. All lanes. */
-static __device__ inline void bring_rows(const stage_block &b, uint32_t to, int is_v, int32_t slot) {
-    const stage_plan &p = b.h->p;
-    int halvings = is_v ? p.halvings : 0;
-    int32_t shift = 4 - halvings, first = (GROUP << halvings) * slot; /* 1 << shift units a row */
-    const bf16 *from = b.a.kv + (int64_t)(b.a.il + b.layer) * 2 * GY_BLOCK_SLOTS * b.a.n_head_kv * STAGE_D +
-                       (int64_t)p.kv_head * STAGE_D;
-    if (is_v) from += (int64_t)GY_BLOCK_SLOTS * b.a.n_head_kv * STAGE_D + p.part * (STAGE_D >> halvings);
-#pragma unroll 8
-    for (int i = 0; i < STAGE_SLOT / 16 / 32; i++) {
-        int32_t e = i * 32 + my_lane(), row = e >> shift, unit = e & ((1 << shift) - 1), at = b.h->place[first + row];
-        copy16(to + unit_of(halvings, row, unit), from + (int64_t)(at < 0 ? 0 : at) * STAGE_D + unit * 8, at >= 0);
-    }
+/* One slot of rows, of the chunk's position `first` on; from: elements of the head. All lanes: a lane has one unit of
+ * every ROWS-th row, so the row's part of unit_of is a constant that is added and one that is exclusive-ored. */
+template <int HALVINGS>
+static __device__ inline void bring_rows(const stage_block &b, uint32_t to, const bf16 *from, int32_t first) {
+    enum { UNITS = 16 >> HALVINGS, ROWS = 32 / UNITS, TIMES = STAGE_SLOT / 16 / 32, TURNS = 4 >> HALVINGS };
+    const uint32_t step = HALVINGS ? 512 : 256;
+    int32_t lane = my_lane(), row = lane / UNITS, unit = lane % UNITS, n = b.h->p.n_older - first - row;
+    uint32_t at = to + unit_of(HALVINGS, row, unit);
+    const char *source[TIMES]; /* all places are read before the first copy: behind one the compiler would not */
+#pragma unroll
+    for (int i = 0; i < TIMES; i++)
+        source[i] = (const char *)(from + unit * 8) + (int64_t)b.h->place[first + row + i * ROWS] * (STAGE_D * 2);
+    if (first + (GROUP << HALVINGS) <= b.h->p.n_older) n = GROUP << HALVINGS;
+#pragma unroll
+    for (int i = 0; i < TIMES; i++)
+        copy16((at ^ (uint32_t)(i % TURNS) << (5 + HALVINGS)) + (uint32_t)i * step, source[i], i * ROWS < n);
 }
 
-static __device__ inline void bring_kv(const stage_block &b, bringing *s, int part) {
-    int32_t n = b.h->p.base[part + 1] - b.h->p.base[part];
+/* n slots of K, or of V with its columns from `from` on. */
+template <int HALVINGS>
+static __device__ inline void bring_slots(const stage_block &b, bringing *s, const bf16 *from, int32_t n) {
+#pragma unroll 1
     for (int32_t k = 0; k < n; k++) {
-        if (my_lane() == 0) wait_room(b, s, b.a.tune.flight_kv);
-        __syncwarp();
-        int32_t i = __shfl_sync(~0u, s->i, 0);
-        uint32_t bar = b.full + slot_of(i) * 8;
-        bring_rows(b, slot_at(b, i), part == PART_V, k);
+        wait_room(b, s, b.a.tune.flight_kv);
+        uint32_t bar = b.full + s->next.slot * 8;
+        bring_rows<HALVINGS>(b, slot_at(b, s->next), from, (GROUP << HALVINGS) * k);
         hw_bar_copies(bar);
         __syncwarp();
         if (my_lane() == 0) hw_bar_arrive(bar);
-        s->i = i + 1;
+        brought(s);
     }
 }
 
-/* Whole warp; lane 0 alone brings weights. */
+static __device__ inline void bring_kv(const stage_block &b, bringing *s) {
+    const stage_plan &p = b.h->p;
+    const int64_t plane = (int64_t)GY_BLOCK_SLOTS * b.a.n_head_kv * STAGE_D;
+    const bf16 *k = b.a.kv + (b.a.il + b.layer) * 2 * plane + (int64_t)p.kv_head * STAGE_D;
+    const bf16 *v = k + plane + p.part * (STAGE_D >> p.halvings);
+    bring_slots<0>(b, s, k, p.n_group);
+    if (p.halvings == 0)
+        bring_slots<0>(b, s, v, p.n_v);
+    else if (p.halvings == 1)
+        bring_slots<1>(b, s, v, p.n_v);
+    else
+        bring_slots<2>(b, s, v, p.n_v);
+}
+
+/* One warp. */
 static __device__ inline void bring_all(stage_block &b) {
     bringing s = {};
-    begin_round(b.h->p, &s.at);
     for (; b.layer < b.a.n_layer; b.layer++) {
-        if (my_lane() < STAGE_PRODUCTS && b.layer + 1 < b.a.n_layer) hw_map_ready(&b.a.map[b.layer + 1][my_lane()]);
-        for (int part = 0; part < PARTS; part++) {
-            int32_t flight = b.h->p.has_attn && part > PART_V ? b.a.tune.flight_kv : b.a.tune.flight;
-            if (part == PART_K || part == PART_V)
-                bring_kv(b, &s, part);
-            else if (my_lane() == 0)
-                bring_product(b, &s, part, flight);
-            __syncwarp();
+        int lane = my_lane();
+        if (lane < STAGE_PRODUCTS && b.layer + 1 < b.a.n_layer) hw_map_ready(&b.a.map[b.layer + 1][lane]);
+#pragma unroll 1
+        for (int w = 0; w < STAGE_PRODUCTS; w++) {
+            bring_product(b, &s, w, w == STAGE_GATE_UP ? b.a.tune.flight_up : b.a.tune.flight);
+            if (w == STAGE_QKV && b.h->p.has_attn) bring_kv(b, &s);
         }
     }
     /* The block may not end while something is on its way into it. All has been read by then but where nobody waits. */
-    if (my_lane() == 0)
-        for (; s.seen < s.i; s.seen++) wait_full(b, s.seen, WAIT_FLIGHT);
+#pragma unroll 1
+    for (; s.under_way; s.under_way--) {
+        wait_bar(b, b.full, s.seen, WAIT_FLIGHT);
+        s.seen = behind(s.seen, 1);
+    }
 }
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-typedef struct fragments { /* 128 of k: 8 outputs, and the input, which all rows of the instruction have alike */
-    uint32_t w[4][4];
-    uint4 x[4];
+/* 128 of k: 8 outputs, and the input, which is row 0 of the instructions: lanes 0..3 have it, the others zeros. */
+typedef struct fragments {
+    uint32_t w[4][4], x[4][4];
 } fragments;
 
-/* q: which 128 of the slot's 512. */
-static __device__ inline void load(fragments *f, uint32_t slot, const uint32_t *x, int q) {
-    uint32_t lane = (uint32_t)my_lane(), at = lane % 8 * 128 + ((lane / 8 ^ lane % 8) << 4);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        ldmatrix4(f->w[i], slot + (uint32_t)((q * 4 + i) / 2 * 1024) + (at ^ (uint32_t)(i % 2 * 64)));
-        f->x[i] = *(const uint4 *)(x + (q * 4 + i) * 16 + lane % 4 * 4);
-    }
+/* Where a lane reads: weights of even and of odd 32 of k of a slot, the input of the slot's k. */
+typedef struct reader {
+    uint32_t even, odd, x;
+    int has_x;
+} reader;
+
+static __device__ inline reader reader_of(const stage_block &b, int lane, ring_at at, uint32_t x) {
+    uint32_t l = (uint32_t)lane, unit = l % 8 * 128 + ((l / 8 ^ l % 8) << 4), slot = slot_at(b, at);
+    return {slot + unit, slot + (unit ^ 64), x + l % 4 * 16, lane < 4};
 }
 
-static __device__ inline void multiply(float (&d)[4], const fragments &f) {
+/* The i-th 32 of a slot's k. */
+static __device__ inline void load(fragments *f, const reader &r, int i) {
+    ldmatrix4(f->w[i % 4], (i % 2 ? r.odd : r.even) + (uint32_t)(i / 2 * 1024));
+    hw_load_some(f->x[i % 4], r.x + (uint32_t)(i * 64), r.has_x);
+}
+static __device__ inline void load_all(fragments *f, const reader &r) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const uint32_t x0[4] = {f.x[i].x, 0, f.x[i].y, 0}, x1[4] = {f.x[i].z, 0, f.x[i].w, 0};
-        mma(d, x0, f.w[i][0], f.w[i][1]);
-        mma(d, x1, f.w[i][2], f.w[i][3]);
-    }
+    for (int i = 0; i < 4; i++) load(f, r, i);
 }
 
-/* One chain over k from slot i on, every wide-th. While 128 of k are multiplied the next are loaded, those of the next
- * slot if it is there. */
-static __device__ inline void chain(const stage_block &b, float (&d)[4], int32_t i, int32_t wide, int32_t k,
-                                    const uint32_t *x) {
-    fragments f[2];
-    wait_full(b, i, WAIT_FULL);
-    load(&f[0], slot_at(b, i), x, 0);
+/* 32 of k. Nobody reads what the instructions' rows 8 to 15 give, so it does not matter what the first has there. */
+static __device__ inline void multiply(float (&d)[4], const fragments &f, int i) {
+    const uint32_t second[4] = {f.x[i][1], 0, f.x[i][3], 0};
+    mma(d, f.x[i], f.w[i][0], f.w[i][1]);
+    mma(d, second, f.w[i][2], f.w[i][3]);
+}
+
+/* 128 of k; among them the loads of the next, which is part q of its slot. */
+static __device__ inline void multiply_and_load(float (&d)[4], const fragments &f, fragments *next, const reader &r,
+                                                int q) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        multiply(d, f, i);
+        load(next, r, q * 4 + i);
+    }
+}
+static __device__ inline void multiply_all(float (&d)[4], const fragments &f) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) multiply(d, f, i);
+}
+
+/* n > 0 whole slots from `at` on, every wide-th; at and x go behind them. The next slot's beginning is loaded with the
+ * end of this one if it is there by then. */
+static __device__ inline void chain_slots(const stage_block &b, float (&d)[4], fragments (&f)[2], int lane, ring_at *at,
+                                          uint32_t *x, uint32_t wide, int32_t n) {
+    reader r = reader_of(b, lane, *at, *x);
+    wait_full(b, *at);
+    load_all(&f[0], r);
     for (;;) {
-        int32_t in_slot = k < STAGE_K ? (k + DEEP - 1) / DEEP : DEEPS;
-        int is_end = k <= STAGE_K, loaded = 0;
-#pragma unroll
-        for (int q = 0; q < DEEPS; q++) {
-            if (q >= in_slot) break;
-            if (q + 1 < in_slot) {
-                load(&f[(q + 1) % 2], slot_at(b, i), x, q + 1);
-            } else if (!is_end && is_full(b, i + wide)) {
-                load(&f[(q + 1) % 2], slot_at(b, i + wide), x + STAGE_K / 2, 0);
-                loaded = 1;
-            }
-            multiply(d, f[q % 2]);
-        }
-        if (my_lane() == 0) give_back(b, i);
-        if (is_end) break;
-        i += wide;
-        k -= STAGE_K;
-        x += STAGE_K / 2;
-        if (!loaded) {
-            wait_full(b, i, WAIT_FULL);
-            load(&f[0], slot_at(b, i), x, 0);
-        }
+        ring_at next = behind(*at, wide);
+        reader there = reader_of(b, lane, next, *x += STAGE_K * 2);
+        multiply_and_load(d, f[0], &f[1], r, 1);
+        multiply_and_load(d, f[1], &f[0], r, 2);
+        int is_full = hw_bar_test(b.full + next.slot * 8, next.parity);
+        multiply_and_load(d, f[0], &f[1], r, 3);
+        is_full = __all_sync(~0u, is_full && n > 1);
+        if (is_full)
+            multiply_and_load(d, f[1], &f[0], there, 0);
+        else
+            multiply_all(d, f[1]);
+        if (lane == 0) give_back(b, *at);
+        *at = next;
+        if (--n == 0) break;
+        r = there;
+        if (is_full) continue;
+        wait_full(b, *at);
+        load_all(&f[0], r);
     }
+}
+
+/* The last slot where it is not whole: n times 128. */
+static __device__ inline void chain_rest(const stage_block &b, float (&d)[4], fragments *f, int lane, ring_at at,
+                                         uint32_t x, int32_t n) {
+    reader r = reader_of(b, lane, at, x);
+    wait_full(b, at);
+#pragma unroll 1
+    for (; n > 0; n--) {
+        load_all(f, r);
+        multiply_all(d, *f);
+        r.even += DEEP / 64 * 1024;
+        r.odd += DEEP / 64 * 1024;
+        r.x += DEEP * 2;
+    }
+    if (lane == 0) give_back(b, at);
+}
+
+typedef struct tile_sums {
+    float d[4];
+} tile_sums;
+
+/* One chain over k from slot `at` on, every wide-th; x: of the input. Not inline: one copy for all products. */
+static __device__ __attribute__((noinline)) tile_sums chain(stage_block b, int lane, ring_at at, uint32_t wide,
+                                                            int32_t k, uint32_t x) {
+    fragments f[2] = {};
+    tile_sums d = {};
+    if (k >= STAGE_K) chain_slots(b, d.d, f, lane, &at, &x, wide, k / STAGE_K);
+    if (k % STAGE_K) chain_rest(b, d.d, &f[0], lane, at, x, (k % STAGE_K + DEEP - 1) / DEEP);
+    return d;
 }
 
 /* Lanes 0..3 have outputs 2 c, 2 c + 1 of the tile. */
-static __device__ inline void put_tile(const stage_block &b, uint64_t *to, int32_t tile, const float (&d)[4]) {
-    if (my_lane() < 4) put_word(b, to + tile * 4 + my_lane(), two_of(d[0], d[1]));
+static __device__ inline void put_tile(const stage_block &b, int lane, uint64_t *to, int32_t tile,
+                                       const float (&d)[4]) {
+    if (lane < 4) put_word(b, to + tile * 4 + lane, two_of(d[0], d[1]));
 }
 /* Lanes 0, 1 have gates, 2, 3 the ups of the same numbers. */
-static __device__ inline void put_silu(const stage_block &b, uint64_t *to, int32_t tile, const float (&d)[4]) {
+static __device__ inline void put_silu(const stage_block &b, int lane, uint64_t *to, int32_t tile,
+                                       const float (&d)[4]) {
     uint32_t gate = two_of(d[0], d[1]), up = __shfl_xor_sync(~0u, gate, 2);
-    if (my_lane() < 2) put_word(b, to + tile * 2 + my_lane(), silu_mul_two(gate, up));
+    if (lane < 2) put_word(b, to + tile * 2 + lane, silu_mul_two(gate, up));
 }
 
 /* The block's tiles of a product, a warp each, in rounds. kind: counted as, or -1. */
 static __device__ inline void product(const stage_block &b, stage_weight w, int part, const uint32_t *x, uint64_t *to,
                                       int kind) {
     const stage_plan &p = b.h->p;
-    int32_t warp = b.warp, first = b.layer * p.base[PARTS] + p.base[part];
-    for (int32_t done = 0; done + warp < p.tiles[w]; done += COMPUTING) {
-        int32_t left = p.tiles[w] - done, wide = left < COMPUTING ? left : COMPUTING;
+    int32_t warp = b.warp, tiles = p.tiles[w], steps = p.steps[w], k = p.k[w];
+    int32_t first = b.layer * p.base[PARTS] + p.base[part] + warp;
+    int lane = my_lane();
+#pragma unroll 1
+    for (int32_t done = 0; done + warp < tiles; done += COMPUTING) {
+        int32_t left = tiles - done, wide = left < COMPUTING ? left : COMPUTING;
         int32_t tile = (int32_t)blockIdx.x + (int32_t)gridDim.x * (done + warp);
-        float d[4] = {};
-        chain(b, d, first + done * p.steps[w] + warp, wide, p.k[w], x);
+        tile_sums sum = chain(b, lane, ring_of(first + done * steps), (uint32_t)wide, k, smem_at(x));
         if (w == STAGE_GATE_UP)
-            put_silu(b, to, tile, d);
+            put_silu(b, lane, to, tile, sum.d);
         else
-            put_tile(b, to, tile, d);
-        if (kind >= 0 && my_lane() == 0) count(b, kind, tile);
+            put_tile(b, lane, to, tile, sum.d);
+        if (kind >= 0 && lane == 0) count(b, kind, tile);
     }
 }
 
@@ -586,10 +677,10 @@ typedef struct references { /* of a chunk's tiles, for rows g and g + 8 */
 static_assert(GROUPS / GROUP_TILE == 4, "tiles of a chunk");
 
 /* Vector v of the KV head: its queries, then k, then v; a lane has words lane and lane + 32 of 64. */
-static __device__ inline void fetch_vector(const stage_block &b, int32_t v, int32_t group) {
+static __device__ inline void fetch_vector(const stage_block &b, int lane, int32_t v, int32_t group) {
     const stage_args &a = b.a;
     const stage_plan &p = b.h->p;
-    int lane = my_lane(), is_v = v == group + 1;
+    int is_v = v == group + 1;
     int32_t head = v < group ? p.kv_head * group + v : a.n_head + (is_v ? a.n_head_kv : 0) + p.kv_head;
     const uint64_t *from = a.to.qkv + head * (STAGE_D / 2);
     float2 c = *(const float2 *)(a.cos + 2 * lane), s = *(const float2 *)(a.sin + 2 * lane);
@@ -608,8 +699,9 @@ static __device__ inline void fetch_vector(const stage_block &b, int32_t v, int3
     kept[lane + 32] = hi;
 }
 
-static __device__ inline void load_query(const stage_block &b, int32_t group, uint32_t (&q)[STAGE_D / 16][4]) {
-    int g = my_lane() / 4, c = my_lane() % 4;
+static __device__ inline void load_query(const stage_block &b, int lane, int32_t group,
+                                         uint32_t (&q)[STAGE_D / 16][4]) {
+    int g = lane / 4, c = lane % 4;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const uint32_t *row = b.x_att + (g + 8 * i) * QUERY_ROW + c;
@@ -622,9 +714,8 @@ static __device__ inline void load_query(const stage_block &b, int32_t group, ui
 }
 
 /* The row's own k (v) into its place among the others'. One warp; the slot is full. */
-static __device__ inline void put_own(const stage_block &b, uint32_t slot, int32_t row, int halvings,
+static __device__ inline void put_own(const stage_block &b, int lane, uint32_t slot, int32_t row, int halvings,
                                       const uint32_t *own) {
-    int lane = my_lane();
     if (lane < 16 >> halvings) {
         uint4 v = *(const uint4 *)(own + lane * 4);
         *(uint4 *)((char *)b.h + (slot + unit_of(halvings, row, lane) - smem_at(b.h))) = v;
@@ -632,21 +723,21 @@ static __device__ inline void put_own(const stage_block &b, uint32_t slot, int32
     __syncwarp();
 }
 
-/* Scores of 32 positions and their maxima; of none where the group has none. */
-static __device__ inline void group_scores(const stage_block &b, float (&s)[4][4], const uint32_t (&q)[STAGE_D / 16][4],
-                                           int32_t group) {
+/* Scores of 32 positions and their maxima; of none where the group has none. at: its slot. */
+static __device__ inline void group_scores(const stage_block &b, int lane, float (&s)[4][4],
+                                           const uint32_t (&q)[STAGE_D / 16][4], int32_t group, ring_at at) {
     const stage_plan &p = b.h->p;
-    int lane = my_lane(), g = lane / 4, c = lane % 4;
-    int32_t i = b.layer * p.base[PARTS] + p.base[PART_K] + group, last = p.n_pos - 1 - p.first - group * GROUP;
-    uint32_t k = slot_at(b, i);
-    if (group < p.n_group) {
-        wait_full(b, i, WAIT_FULL);
-        if (p.is_last && last < GROUP) put_own(b, k, last, 0, b.h->k_own);
+    int g = lane / 4, c = lane % 4, is_any = group < p.n_group;
+    int32_t last = p.n_pos - 1 - p.first - group * GROUP;
+    uint32_t k = slot_at(b, at);
+    if (is_any) {
+        wait_full(b, at);
+        if (p.is_last && last < GROUP) put_own(b, lane, k, last, 0, b.h->k_own);
     }
 #pragma unroll
     for (int t = 0; t < 4; t++) {
         s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0.0f;
-        if (group >= p.n_group) continue;
+        if (!is_any) continue;
 #pragma unroll
         for (int d = 0; d < STAGE_D / 32; d++) {
             uint32_t w[4];
@@ -655,7 +746,7 @@ static __device__ inline void group_scores(const stage_block &b, float (&s)[4][4
             mma(s[t], q[2 * d + 1], w[2], w[3]);
         }
     }
-    if (group < p.n_group && lane == 0) give_back(b, i);
+    if (is_any && lane == 0) give_back(b, at);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float top = -INFINITY;
@@ -663,7 +754,7 @@ static __device__ inline void group_scores(const stage_block &b, float (&s)[4][4
         for (int t = 0; t < 4; t++) {
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                if (group >= p.n_group || t * 8 + 2 * c + e > last) s[t][2 * r + e] = -INFINITY;
+                if (!is_any || t * 8 + 2 * c + e > last) s[t][2 * r + e] = -INFINITY;
                 top = fmaxf(top, s[t][2 * r + e]);
             }
         }
@@ -673,8 +764,8 @@ static __device__ inline void group_scores(const stage_block &b, float (&s)[4][4
 }
 
 /* All warps know all maxima: what each tile's scores are taken relative to, in order. */
-static __device__ inline void find_references(const stage_block &b, references *r) {
-    int g = my_lane() / 4;
+static __device__ inline void find_references(const stage_block &b, int lane, references *r) {
+    int g = lane / 4;
     int32_t n_tile = (b.h->p.n_group + GROUP_TILE - 1) / GROUP_TILE;
     r->m[0] = r->m[1] = -INFINITY;
 #pragma unroll
@@ -700,9 +791,9 @@ static __device__ inline float *sums_at(const stage_block &b, int32_t group, int
 }
 
 /* low, high: what the group's tile is taken relative to, if this warp is one of the first four, and if not. */
-static __device__ inline void leave_weights(const stage_block &b, float (&s)[4][4], const float (&low)[2],
+static __device__ inline void leave_weights(const stage_block &b, int lane, float (&s)[4][4], const float (&low)[2],
                                             const float (&high)[2], int32_t group) {
-    int lane = my_lane(), is_low = b.warp < GROUP_TILE;
+    int is_low = b.warp < GROUP_TILE;
     float base[2] = {is_low ? low[0] : high[0], is_low ? low[1] : high[1]}, sum[2];
     group_weights(s, b.a.scale, base, sum);
     sums_at(b, group, 0)[lane] = sum[0];
@@ -716,52 +807,65 @@ static __device__ inline void leave_weights(const stage_block &b, float (&s)[4][
 }
 
 /* Adds 32 positions of V with their weights to this warp's columns, eight from 8 (warp + 8 n) on. */
-template <int N>
-static __device__ inline void add_values(const stage_block &b, uint32_t slot, int32_t k, float (&sum)[N][4]) {
-    int lane = my_lane();
-    int32_t halvings = b.h->p.halvings, row = (k & ((1 << halvings) - 1)) * GROUP + lane;
+template <int HALVINGS, int N>
+static __device__ inline void add_values(const stage_block &b, int lane, uint32_t slot, int32_t k, float (&sum)[N][4]) {
+    int32_t row = (k & ((1 << HALVINGS) - 1)) * GROUP + lane;
     uint4 w0 = weights_at(b, 2 * k)[lane], w1 = weights_at(b, 2 * k + 1)[lane];
     const uint32_t p0[4] = {w0.x, w0.y, w0.z, w0.w}, p1[4] = {w1.x, w1.y, w1.z, w1.w};
 #pragma unroll
     for (int n = 0; n < N; n++) {
         uint32_t v[4];
-        ldmatrix4_trans(v, slot + unit_of(halvings, row, b.warp + ATTENDING * n));
+        ldmatrix4_trans(v, slot + unit_of(HALVINGS, row, b.warp + ATTENDING * n));
         mma(sum[n], p0, v[0], v[1]);
         mma(sum[n], p1, v[2], v[3]);
     }
 }
 
-/* A tile; whole ones without a branch, so that loads go ahead of the chain. */
-template <int N> static __device__ inline void add_tile_values(const stage_block &b, int32_t t, float (&sum)[N][4]) {
-    const stage_plan &p = b.h->p;
-    int32_t first = b.layer * p.base[PARTS] + p.base[PART_V], end = (t + 1) * GROUP_TILE, k = t * GROUP_TILE;
-    if (end > p.n_group) end = p.n_group;
-    for (int32_t i = k >> p.halvings; i <= (end - 1) >> p.halvings; i++) wait_full(b, first + i, WAIT_FULL);
-    if (end - k == GROUP_TILE) {
+/* Tile t, from slot `at` on. Whole ones without a branch, so that loads go ahead of the chain. */
+template <int HALVINGS, int N>
+static __device__ inline void add_tile_values(const stage_block &b, int lane, ring_at *at, int32_t t,
+                                              float (&sum)[N][4]) {
+    int32_t k = t * GROUP_TILE, n = b.h->p.n_group - k;
+    ring_at slot[GROUP_TILE >> HALVINGS];
 #pragma unroll
-        for (int i = 0; i < GROUP_TILE; i++) add_values<N>(b, slot_at(b, first + ((k + i) >> p.halvings)), k + i, sum);
+    for (int i = 0; i < GROUP_TILE >> HALVINGS; i++) {
+        slot[i] = *at;
+        *at = behind(*at, 1);
+        if (i << HALVINGS < n) wait_full(b, slot[i]);
+    }
+    if (n >= GROUP_TILE) {
+#pragma unroll
+        for (int i = 0; i < GROUP_TILE; i++)
+            add_values<HALVINGS, N>(b, lane, slot_at(b, slot[i >> HALVINGS]), k + i, sum);
         return;
     }
-    for (; k < end; k++) add_values<N>(b, slot_at(b, first + (k >> p.halvings)), k, sum);
+#pragma unroll
+    for (int i = 0; i < GROUP_TILE - 1; i++)
+        if (i < n) add_values<HALVINGS, N>(b, lane, slot_at(b, slot[i >> HALVINGS]), k + i, sum);
 }
 
 /* Over all of the chunk's positions; and the sum of weights. */
-template <int N>
-static __device__ inline void sum_values(const stage_block &b, const references &r, float (&sum)[N][4], float (&l)[2]) {
-    int lane = my_lane();
-    l[0] = l[1] = 0.0f;
+template <int HALVINGS, int N>
+static __device__ inline void sum_values(const stage_block &b, int lane, const references &r, float (&sum)[N][4],
+                                         float (&l)[2]) {
+    ring_at at = ring_of(b.layer * b.h->p.base[PARTS] + b.h->p.base[PART_V]);
+    float f[4][2];
 #pragma unroll
-    for (int t = 0; t < 4; t++) {
-        if (t * GROUP_TILE >= b.h->p.n_group) break;
+    for (int t = 0; t < 4; t++) f[t][0] = r.f[t][0], f[t][1] = r.f[t][1];
+    l[0] = l[1] = 0.0f;
+#pragma unroll 1
+    for (int32_t t = 0; t * GROUP_TILE < b.h->p.n_group; t++) {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            l[i] = attn_add_groups(l[i], r.f[t][i], sums_at(b, 4 * t, i)[lane], sums_at(b, 4 * t + 1, i)[lane],
+            l[i] = attn_add_groups(l[i], f[0][i], sums_at(b, 4 * t, i)[lane], sums_at(b, 4 * t + 1, i)[lane],
                                    sums_at(b, 4 * t + 2, i)[lane], sums_at(b, 4 * t + 3, i)[lane]);
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) sum[n][e] = __fmul_rn(sum[n][e], r.f[t][e >> 1]);
-        add_tile_values<N>(b, t, sum);
+            for (int e = 0; e < 4; e++) sum[n][e] = __fmul_rn(sum[n][e], f[0][e >> 1]);
+        add_tile_values<HALVINGS, N>(b, lane, &at, t, sum);
+#pragma unroll
+        for (int i = 0; i < 3; i++) f[i][0] = f[i + 1][0], f[i][1] = f[i + 1][1]; /* no index that is not known */
     }
     l[0] = attn_quad_sum(l[0]);
     l[1] = attn_quad_sum(l[1]);
@@ -776,9 +880,9 @@ static __device__ inline uint64_t *entry_of(const stage_block &b, int32_t chunk,
 }
 
 template <int N>
-static __device__ inline void leave_part(const stage_block &b, int32_t row, int i, const references &r,
+static __device__ inline void leave_part(const stage_block &b, int lane, int32_t row, int i, const references &r,
                                          const float (&sum)[N][4], float l) {
-    int c = my_lane() % 4, warp = b.warp;
+    int c = lane % 4, warp = b.warp;
     int32_t columns = STAGE_D >> b.h->p.halvings;
     uint64_t *to = entry_of(b, b.h->p.chunk, row);
 #pragma unroll
@@ -792,25 +896,54 @@ static __device__ inline void leave_part(const stage_block &b, int32_t row, int 
     }
 }
 
-/* Of all chunks in order, this block's last: as join_kernel (attn.cu). */
+/* What a lane reads of a chunk: its columns, and m, l. */
+template <int N> struct chunk_words { uint64_t v[N][2], ml[2]; };
 template <int N>
-static __device__ inline void join_parts(const stage_block &b, int32_t row, int i, const references &r,
+static __device__ inline void ask_chunk(const stage_block &b, int lane, int32_t chunk, int32_t row, chunk_words<N> *w) {
+    const uint64_t *from = entry_of(b, chunk, row);
+    hw_get_words(from + (STAGE_D >> b.h->p.halvings), w->ml);
+#pragma unroll
+    for (int n = 0; n < N; n++) hw_get_words(from + (b.warp + ATTENDING * n) * 8 + 2 * (lane % 4), w->v[n]);
+}
+template <int N> static __device__ inline int has_chunk(const stage_block &b, const chunk_words<N> &w) {
+    int all = is_there(b, w.ml[0]) && is_there(b, w.ml[1]);
+#pragma unroll
+    for (int n = 0; n < N; n++) all = all && is_there(b, w.v[n][0]) && is_there(b, w.v[n][1]);
+    return all;
+}
+
+/* Of all chunks in order, this block's last: as join_kernel (attn.cu). Four are asked for at once: a way through the L2
+ * is longer than all the rest. */
+template <int N>
+static __device__ inline void join_parts(const stage_block &b, int lane, int32_t row, int i, const references &r,
                                          const float (&sum)[N][4], float l) {
+    enum { AT_ONCE = N == 1 ? 3 : 1 };
     const stage_plan &p = b.h->p;
-    int c = my_lane() % 4, warp = b.warp;
+    int c = lane % 4, warp = b.warp;
     int32_t columns = STAGE_D >> p.halvings, head = p.kv_head * (b.a.n_head / b.a.n_head_kv) + row;
     float m = -INFINITY, all = 0.0f, y[N][2] = {}, f_old, f_new;
-    for (int32_t t = 0; t < p.chunk; t++) {
-        const uint64_t *from = entry_of(b, t, row);
-        uint32_t v[N][2], ml[1][2];
-        get_words<1>(b, from + columns, 0, 1, ml);
-        get_words<N>(b, from + warp * 8 + 2 * c, ATTENDING * 8, N, v);
-        attn_factors(m, __uint_as_float(ml[0][0]), &m, &f_old, &f_new);
-        all = attn_join(all, f_old, __uint_as_float(ml[0][1]), f_new);
+#pragma unroll 1
+    for (int32_t first = 0; first < p.chunk; first += AT_ONCE) {
+        chunk_words<N> w[AT_ONCE];
 #pragma unroll
-        for (int n = 0; n < N; n++)
+        for (int t = 0; t < AT_ONCE; t++)
+            if (first + t < p.chunk) ask_chunk<N>(b, lane, first + t, row, &w[t]);
 #pragma unroll
-            for (int e = 0; e < 2; e++) y[n][e] = attn_join(y[n][e], f_old, __uint_as_float(v[n][e]), f_new);
+        for (int t = 0; t < AT_ONCE; t++) {
+            if (first + t >= p.chunk) continue;
+            waiting wait = {};
+            while (!has_chunk<N>(b, w[t])) {
+                be_patient(b.a, &wait, WAIT_WORD, b.layer, first + t, (uint32_t)(w[t].ml[0] >> 32), b.tag);
+                ask_chunk<N>(b, lane, first + t, row, &w[t]);
+            }
+            attn_factors(m, __uint_as_float((uint32_t)w[t].ml[0]), &m, &f_old, &f_new);
+            all = attn_join(all, f_old, __uint_as_float((uint32_t)w[t].ml[1]), f_new);
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    y[n][e] = attn_join(y[n][e], f_old, __uint_as_float((uint32_t)w[t].v[n][e]), f_new);
+        }
     }
     attn_factors(m, r.m[i], &m, &f_old, &f_new);
     float inverse = __frcp_rn(attn_join(all, f_old, l, f_new));
@@ -823,21 +956,22 @@ static __device__ inline void join_parts(const stage_block &b, int32_t row, int 
     }
 }
 
-template <int N> static __device__ inline void finish(const stage_block &b, const references &r) {
+template <int HALVINGS> static __device__ inline void finish(const stage_block &b, int lane, const references &r) {
+    constexpr int N = HALVINGS ? 1 : 2;
     const stage_plan &p = b.h->p;
-    int32_t group = b.a.n_head / b.a.n_head_kv, g = my_lane() / 4;
+    int32_t group = b.a.n_head / b.a.n_head_kv, g = lane / 4;
     float sum[N][4] = {}, l[2];
-    sum_values<N>(b, r, sum, l);
+    sum_values<HALVINGS, N>(b, lane, r, sum, l);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         if (g + 8 * i >= group) continue;
         if (p.is_last)
-            join_parts<N>(b, g + 8 * i, i, r, sum, l[i]);
+            join_parts<N>(b, lane, g + 8 * i, i, r, sum, l[i]);
         else
-            leave_part<N>(b, g + 8 * i, i, r, sum, l[i]);
+            leave_part<N>(b, lane, g + 8 * i, i, r, sum, l[i]);
     }
     __syncwarp();
-    if (p.is_last && my_lane() == 0) count(b, KIND_ATT, p.kv_head * b.a.n_part + p.part);
+    if (p.is_last && lane == 0) count(b, KIND_ATT, p.kv_head * b.a.n_part + p.part);
 }
 
 /* How many warps have columns. */
@@ -846,72 +980,113 @@ static __device__ inline int32_t column_warps(const stage_args &a) {
 }
 
 /* The row's own v, when its slot is there; one warp. */
-static __device__ inline void put_own_value(const stage_block &b) {
+static __device__ inline void put_own_value(const stage_block &b, int lane) {
     const stage_plan &p = b.h->p;
-    int32_t row = p.n_pos - 1 - p.first, rows = GROUP << p.halvings;
-    int32_t i = b.layer * p.base[PARTS] + p.base[PART_V] + row / rows;
-    wait_full(b, i, WAIT_FULL);
-    put_own(b, slot_at(b, i), row % rows, p.halvings, b.h->v_own + p.part * (STAGE_D / 2 >> p.halvings));
+    int32_t row = p.n_pos - 1 - p.first, shift = 5 + p.halvings; /* positions of a slot */
+    ring_at at = ring_of(b.layer * p.base[PARTS] + p.base[PART_V] + (row >> shift));
+    wait_full(b, at);
+    put_own(b, lane, slot_at(b, at), row & ((1 << shift) - 1), p.halvings,
+            b.h->v_own + p.part * (STAGE_D / 2 >> p.halvings));
 }
+static_assert(GROUP == 1 << 5, "positions of a slot");
 
 /* 8 warps. */
 static __device__ inline void attend(const stage_block &b) {
     const stage_plan &p = b.h->p;
+    int lane = my_lane();
     int32_t warp = b.warp, group = b.a.n_head / b.a.n_head_kv, n = group + (p.is_last ? 2 : 0);
+    ring_at k = ring_of(b.layer * p.base[PARTS] + p.base[PART_K] + warp);
     uint32_t q[STAGE_D / 16][4];
     float s[2][4][4];
     references r;
-    for (int32_t v = warp; v < n; v += ATTENDING) fetch_vector(b, v, group);
+    note(b, 2);
+#pragma unroll 1
+    for (int32_t v = warp; v < n; v += ATTENDING) fetch_vector(b, lane, v, group);
     hw_meet<MEET_HALF, ROW_THREADS>();
-    load_query(b, group, q);
-    group_scores(b, s[0], q, warp);
-    group_scores(b, s[1], q, warp + ATTENDING);
+    note(b, 3);
+    load_query(b, lane, group, q);
+    group_scores(b, lane, s[0], q, warp, k);
+    group_scores(b, lane, s[1], q, warp + ATTENDING, behind(k, ATTENDING));
     hw_meet<MEET_HALF, ROW_THREADS>();
-    find_references(b, &r);
-    leave_weights(b, s[0], r.base[0], r.base[1], warp);
-    leave_weights(b, s[1], r.base[2], r.base[3], warp + ATTENDING);
-    if (p.is_last && warp == ATTENDING - 1) put_own_value(b);
+    note(b, 4);
+    find_references(b, lane, &r);
+    leave_weights(b, lane, s[0], r.base[0], r.base[1], warp);
+    leave_weights(b, lane, s[1], r.base[2], r.base[3], warp + ATTENDING);
+    if (p.is_last && warp == ATTENDING - 1) put_own_value(b, lane);
     hw_meet<MEET_HALF, ROW_THREADS>();
+    note(b, 5);
     if (p.halvings == 0)
-        finish<2>(b, r);
+        finish<0>(b, lane, r);
+    else if (p.halvings == 1)
+        finish<1>(b, lane, r);
     else if (warp < column_warps(b.a))
-        finish<1>(b, r);
+        finish<2>(b, lane, r);
     hw_meet<MEET_HALF, ROW_THREADS>(); /* V is read */
-    if (threadIdx.x < (unsigned)p.n_v) give_back(b, b.layer * p.base[PARTS] + p.base[PART_V] + (int32_t)threadIdx.x);
+    if (threadIdx.x < (unsigned)p.n_v)
+        give_back(b, ring_of(b.layer * p.base[PARTS] + p.base[PART_V] + (int32_t)threadIdx.x));
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
-static __device__ inline void note(const stage_block &b, int what) {
-    if (b.a.trace && threadIdx.x == 0)
-        b.a.trace[((int64_t)b.layer * gridDim.x + blockIdx.x) * STAGE_TRACE + what] = hw_clock();
+/* The inputs of o and of down. */
+static __device__ inline void gather_for(const stage_block &b, stage_weight w) {
+    const stage_args &a = b.a;
+    if (w == STAGE_O)
+        gather(b, a.to.att, a.n_head * (STAGE_D / 2), b.x_att, KIND_ATT, a.n_head_kv * a.n_part, column_warps(a));
+    else
+        gather(b, a.to.f, a.n_ff / 2, b.x_f, KIND_F, a.n_ff / 4, 1);
 }
 
-static __device__ inline void compute_layer(const stage_block &b, eight *h) {
+/* Behind o and behind down. */
+static __device__ inline void residual_behind(const stage_block &b, eight *h, stage_weight w) {
     const stage_args &a = b.a;
     const stage_layer &l = a.layer[b.layer];
-    const bf16 *next = b.layer + 1 < a.n_layer ? a.layer[b.layer + 1].norm[0] : NULL;
-    int is_branch = a.norms == GY_RESIDUAL_BRANCH;
+    int is_branch = a.norms == GY_RESIDUAL_BRANCH, is_o = w == STAGE_O;
+    const bf16 *own = is_o ? l.norm[1] : l.norm[3];
+    const bf16 *next = is_o ? l.norm[2] : b.layer + 1 < a.n_layer ? a.layer[b.layer + 1].norm[0] : NULL;
+    residual(b, h, is_branch ? own : NULL, next, is_o ? a.to.out : a.to.down, is_o ? KIND_OUT : KIND_DOWN);
+}
+
+/* No loop over the products: in one the compiler no longer sees that the warp that brings is of one mind, and its
+ * addresses go through registers, 500 instead of 280 cycles a slot. */
+static __device__ inline void compute_layer(const stage_block &b, eight *h) {
+    const stage_shared &to = b.a.to;
     note(b, 0);
-    product(b, STAGE_QKV, PART_QKV, b.x, a.to.qkv, -1);
+    product(b, STAGE_QKV, PART_QKV, b.x, to.qkv, -1);
+    note(b, 1);
     if (b.h->p.has_attn) {
         hw_meet<MEET_TEAM, TEAM>(); /* x is read: sums of weights go over it */
         if (threadIdx.x < ROW_THREADS) attend(b);
     }
-    note(b, 1);
-    gather(b, a.to.att, a.n_head * (STAGE_D / 2), b.x_att, KIND_ATT, a.n_head_kv * a.n_part, column_warps(a));
-    note(b, 2);
-    product(b, STAGE_O, PART_O, b.x_att, a.to.out, KIND_OUT);
-    note(b, 3);
-    residual(b, h, is_branch ? l.norm[1] : NULL, l.norm[2], a.to.out, KIND_OUT);
-    note(b, 4);
-    product(b, STAGE_GATE_UP, PART_GATE_UP, b.x, a.to.f, KIND_F);
-    note(b, 5);
-    gather(b, a.to.f, a.n_ff / 2, b.x_f, KIND_F, a.n_ff / 4, 1);
     note(b, 6);
-    product(b, STAGE_DOWN, PART_DOWN, b.x_f, a.to.down, KIND_DOWN);
+    gather_for(b, STAGE_O);
     note(b, 7);
-    residual(b, h, is_branch ? l.norm[3] : NULL, next, a.to.down, KIND_DOWN);
+    product(b, STAGE_O, PART_O, b.x_att, to.out, KIND_OUT);
+    note(b, 8);
+    residual_behind(b, h, STAGE_O);
+    note(b, 9);
+    product(b, STAGE_GATE_UP, PART_GATE_UP, b.x, to.f, KIND_F);
+    note(b, 10);
+    gather_for(b, STAGE_DOWN);
+    note(b, 11);
+    product(b, STAGE_DOWN, PART_DOWN, b.x_f, to.down, KIND_DOWN);
+    note(b, 12);
+    residual_behind(b, h, STAGE_DOWN);
+    note(b, 13);
+}
+
+/* All slots of a layer are given back as they come. */
+static __device__ inline void compute_nothing(const stage_block &b) {
+    int32_t slots = b.h->p.base[PARTS];
+    int lane = my_lane();
+    note(b, 0);
+#pragma unroll 1
+    for (int32_t i = b.warp; i < slots; i += COMPUTING) {
+        ring_at at = ring_of(b.layer * slots + i);
+        wait_full(b, at);
+        if (lane == 0) give_back(b, at);
+    }
+    hw_meet<MEET_TEAM, TEAM>();
 }
 
 static __device__ inline void compute_all(stage_block &b) {
@@ -919,7 +1094,12 @@ static __device__ inline void compute_all(stage_block &b) {
     eight h = eight_at(a, a.x), w = eight_at(a, a.layer[0].norm[0]);
     if (threadIdx.x < ROW_THREADS) leave_normed(b, h, w, 1);
     hw_meet<MEET_TEAM, TEAM>();
-    for (; b.layer < a.n_layer; b.layer++, b.tag++) compute_layer(b, &h);
+    for (; b.layer < a.n_layer; b.layer++, b.tag++) {
+        if (a.less & LESS_SUMS)
+            compute_nothing(b);
+        else
+            compute_layer(b, &h);
+    }
     if (blockIdx.x == 0 && owns(a)) *(eight *)(a.x + threadIdx.x * 8) = h;
     if (blockIdx.x == 0 && threadIdx.x == 0) *a.to.epoch = b.h->p.layers_before + (uint32_t)a.n_layer;
 }

@@ -270,13 +270,13 @@ cmd_demo() {
     build_release
     say
     say 'model: models/gyre-6m, which comes with gyre: 5.8 million parameters, 4 loops, trained by tools/train on sums,'
-    say '       sorting, reversing, brackets and definitions. Behind each prompt stands what it writes.'
+    say '       sorting, reversing, brackets, look-ups and definitions. Behind each prompt stands what it writes.'
     say
     if [ $# -gt 0 ]; then
         build/release/gyre run --prompt "$1" --max-tokens 64
         return
     fi
-    for prompt in '358+47' '90417+9584' 'sort q c a f m x b' 'reverse l o o p' 'close ( [ { } {' 'define boat'; do
+    for prompt in '358+47' '90417+9584' 'sort q c a f m x b' 'reverse l o o p' 'close ( [ { } {' 'follow q c, c m, m f, f q; q 3' 'define boat'; do
         printf '%s ' "$prompt"
         build/release/gyre run --prompt "$prompt" --max-tokens 64
     done

@@ -20,14 +20,14 @@ import eval_tasks as ev  # noqa: E402
 import tasks  # noqa: E402
 
 SHIPPED = str(ROOT / "models/gyre-6m")
-THRESHOLD, LOW = 0.99, 0.95  # the one that models/gyre-6m/README.md gives; one where loops differ more
-FLOOR = {"add 1-3": 0.95, "add 4-6": 0.9, "reverse": 0.95, "sort": 0.95, "close": 0.95}
-LEARNED = {t: g for t, g in tasks.GRADES.items() if t != "hops"}  # docs/tasks.md says what became of these
+THRESHOLD, HIGH = 0.95, 0.99  # the one that models/gyre-6m/README.md gives; one that leaves later
+FLOOR = {"add 1-3": 0.95, "add 4-6": 0.9, "reverse": 0.95, "sort": 0.95, "close": 0.95, "hops": 0.95}
+RISING = ("add", "reverse", "sort", "close")  # every letter of a look-up's answer is one look-up, however many there are
 SETTINGS = [None, THRESHOLD]
 
 
 def asked(n, **more):
-    return argparse.Namespace(gyre=GYRE, model=SHIPPED, tasks=",".join(LEARNED), n=n, min_loops=1, rest=[], **more)
+    return argparse.Namespace(gyre=GYRE, model=SHIPPED, tasks=",".join(tasks.GRADES), n=n, min_loops=1, rest=[], **more)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def sample():
     a = asked(16)
     cases = ev.problems(a)
     requests = [{"prompt": p} for _, _, p, _ in cases]
-    return cases, requests, {q: ev.answers(a, requests, q) for q in [*SETTINGS, LOW]}
+    return cases, requests, {q: ev.answers(a, requests, q) for q in [*SETTINGS, HIGH]}
 
 
 def by_group(cells):
@@ -53,10 +53,11 @@ def test_accuracy(sample, q):
 def test_loops_follow_difficulty(sample):
     cases, _, got = sample
     assert {n for _, loops, _ in got[None] for n in loops} == {4}
-    assert ev.mean(ev.figures(cases, got[THRESHOLD]).values(), "decided") <= 2.5
-    cells = ev.figures(cases, got[LOW])
-    assert ev.mean(cells.values(), "decided") <= 1.9
-    for task, grades in LEARNED.items():
+    assert 1.6 <= ev.mean(ev.figures(cases, got[HIGH]).values(), "decided") <= 2.3
+    cells = ev.figures(cases, got[THRESHOLD])
+    assert ev.mean(cells.values(), "decided") <= 1.5
+    for task in RISING:
+        grades = [d for d in tasks.GRADES[task] if cells[task, d]["n"] == 16]  # few sums of one digit exist, and one bracket
         assert cells[task, grades[0]]["decided"] < cells[task, grades[-1]]["decided"], task
 
 
@@ -82,6 +83,7 @@ def test_commands_without_a_model():
     assert gyre("run", "--prompt", "358+47")[0].strip() == "=405"
     out, err = gyre("chat", "--temperature", 0, "--message", "sort q c a")
     assert out.strip() == "= a c q" and err == ""
+    assert gyre("run", "--prompt", "follow q c, c m, m f, f q; q 3")[0].strip() == "= c m f"
     assert json.loads(gyre("run", "--json", "--prompt", "reverse k c a", "--exit", "gate", "--exit-threshold", THRESHOLD, "--min-loops", 1)[0])["text"] == "= a c k"
 
 

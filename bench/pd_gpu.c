@@ -220,7 +220,9 @@ static void join(end *e, int life, stage *got) {
     tell(line[life][0], &q, sizeof q);
     hear(line[life][0], got, sizeof *got);
     int64_t t = gy_clock_ns();
-    if (gy_xfer_import(e->x, got->blob, got->n_blob, &err, &e->peer) < 0) die("import: %s", err.msg);
+    gy_status st;
+    while ((st = gy_xfer_import(e->x, got->blob, got->n_blob, &err, &e->peer)) == GY_AGAIN) gy_xfer_poll(e->x);
+    if (st < 0) die("import: %s", err.msg);
     printf("  import %.2f ms, blob %zu bytes, lanes: %s, proved %.1f GB/s\n", (double)(gy_clock_ns() - t) * 1e-6,
            got->n_blob, gy_xfer_lanes(e->peer), gy_xfer_peer_gbs(e->peer));
     fflush(stdout);

@@ -156,7 +156,8 @@ static gy_status take_gone(gy_worker *w, const gy_msg *m, gy_err *err) {
     }
     if (w->n_gone == GY_WORKER_MAX_PEERS)
         return gy_err_set(err, GY_E_LIMIT, "message gone: of more than %d workers at once", GY_WORKER_MAX_PEERS);
-    w->has_lost |= p && p->state == GY_PEER_UP && w->o.xfer.device;
+    /* One that died while it was being connected may be mapped too. */
+    w->has_lost |= p && p->state != GY_PEER_FAILED && w->o.xfer.device;
     if (p) p->state = GY_PEER_GONE;
     w->n_gone++;
     gy_worker_tell_xfer(w, (gy_rec){.kind = GY_REC_GONE, .ptr = p, .serial = m->peer});

@@ -80,6 +80,7 @@ typedef struct gy_peer { /* a worker that this one writes to; engine half */
     char lanes[64];
     /* Transfer half, always: */
     gy_xfer_peer *x;
+    struct gy_peer *next_waiting;
     int is_broken; /* the connection is lost: a new one is made, and the parts that lost an op stay until it is fenced
                     */
     int32_t n_flight;
@@ -219,6 +220,7 @@ struct gy_worker {
     gy_part **live; /* [2 * max_handoff] by slot */
     gy_rec gone;    /* while has_gone: what the records behind it wait for */
     int has_gone, told_unsafe;
+    gy_peer *waiting; /* to be connected, in order: the memory of one that is gone is being let go of */
     gy_peer *broken;
     int64_t patience_ns; /* without an op that ends, before a connection counts as lost */
     int32_t turn_at;

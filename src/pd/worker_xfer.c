@@ -14,16 +14,45 @@ void gy_worker_tell_engine(gy_worker *w, gy_rec_kind kind, void *ptr) {
 
 /* ---- peers ------------------------------------------------------------------------------------------------------- */
 
-static void connect_peer(gy_worker *w, gy_peer *p) {
+static int connect_peer(gy_worker *w, gy_peer *p) {
     p->err = (gy_err){0};
-    if (gy_xfer_import(w->x, p->blob, (size_t)p->n_blob, &p->err, &p->x) >= 0) {
+    gy_status st = gy_xfer_import(w->x, p->blob, (size_t)p->n_blob, &p->err, &p->x);
+    if (st == GY_AGAIN) return 0;
+    if (st >= 0) {
         for (int32_t i = 0; i < GY_WORKER_REGIONS; i++) p->region_bytes[i] = gy_xfer_peer_region_bytes(p->x, i);
         snprintf(p->lanes, sizeof p->lanes, "%s", gy_xfer_lanes(p->x));
     }
     gy_worker_tell_engine(w, GY_REC_CONNECTED, p);
+    return 1;
+}
+
+/* Others go on meanwhile. */
+static int connect_all(gy_worker *w) {
+    int n = 0;
+    for (gy_peer *p; (p = w->waiting) && connect_peer(w, p); n++) w->waiting = p->next_waiting;
+    return n;
+}
+
+static void ask(gy_worker *w, gy_peer *p) {
+    gy_peer **at = &w->waiting;
+    while (*at) at = &(*at)->next_waiting;
+    p->next_waiting = NULL;
+    *at = p;
+    connect_all(w);
+}
+
+static void unask(gy_worker *w, gy_peer *p) {
+    for (gy_peer **at = &w->waiting; *at; at = &(*at)->next_waiting) {
+        if (*at != p) continue;
+        *at = p->next_waiting;
+        gy_err_set(&p->err, GY_E_PEER, "it is gone");
+        gy_worker_tell_engine(w, GY_REC_CONNECTED, p);
+        return;
+    }
 }
 
 static void drop_peer(gy_worker *w, gy_peer *p) {
+    unask(w, p);
     for (int32_t i = w->max_handoff; i < 2 * w->max_handoff; i++)
         if (w->live[i] && w->live[i]->push.peer == p) gy_push_fail(w->live[i], GY_E_PEER, "it is gone");
     gy_peer_forget(w, p);
@@ -136,7 +165,7 @@ static void take(gy_worker *w, const gy_rec *r) {
     gy_part *t;
     switch ((gy_rec_kind)r->kind) {
     case GY_REC_CONNECT:
-        connect_peer(w, r->ptr);
+        ask(w, r->ptr);
         break;
     case GY_REC_GONE:
         begin_gone(w, r);
@@ -189,6 +218,7 @@ int gy_worker_xfer_turn(gy_worker *w) {
     atomic_store(&w->is_woken, 0);
     int n = take_all(w);
     n += gy_xfer_poll(w->x);
+    n += connect_all(w);
     n += hear_all(w);
     n += gy_peer_mend(w);
     n += gy_push_all(w);
@@ -197,10 +227,10 @@ int gy_worker_xfer_turn(gy_worker *w) {
 }
 
 /* A wake may have been used up by poll after the queue was empty: what it was for lies in the queue. Nobody rings when
- * a writer can be kept out, or when it is time to connect again. */
+ * a writer can be kept out, or when it is time to connect, or to do so again. */
 void gy_worker_xfer_wait(gy_worker *w, int timeout_ms) {
-    if (w->has_gone || w->broken)
-        gy_xfer_wait(w->x, w->has_gone ? 1 : 10);
+    if (w->has_gone || w->waiting || w->broken)
+        gy_xfer_wait(w->x, w->has_gone || w->waiting ? 1 : 10);
     else if (!gy_queue_len(w->to_xfer))
         gy_xfer_wait(w->x, timeout_ms);
 }

@@ -78,7 +78,7 @@ gy_status gy_xfer_import(gy_xfer *x, const void *blob, size_t len, gy_err *err, 
     if (!p) return gy_err_set(err, GY_E_NOMEM, "transfer: no memory for a peer");
     p->x = x;
     gy_status st = x->ops->import_blob(p, blob, len, err);
-    if (st < 0) {
+    if (st != GY_OK) {
         gy_mem_free(p);
         return st;
     }

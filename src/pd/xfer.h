@@ -103,7 +103,8 @@ gy_status gy_xfer_bind(gy_xfer *x, gy_err *err);
 /* What a peer needs to write here: address, keys, sizes. After the last region_alloc. *len_out <= GY_XFER_MAX_BLOB. */
 gy_status gy_xfer_export(gy_xfer *x, void *blob, size_t cap, size_t *len_out, gy_err *err);
 /* Never accept a blob from an untrusted party: keys name raw addresses. Checked: version, number and sizes of regions.
- * Lanes between devices are proved before it returns, some 15 ms, in which notes may be given. */
+ * Lanes between devices are proved before it returns, some 15 ms, in which notes may be given. GY_AGAIN, with devices:
+ * the memory of a dropped peer is being let go of; ask again after a poll. */
 gy_status gy_xfer_import(gy_xfer *x, const void *blob, size_t len, gy_err *err, gy_xfer_peer **out);
 void gy_xfer_peer_drop(gy_xfer_peer *p);                                 /* accepts NULL; its ops fail */
 size_t gy_xfer_peer_region_bytes(const gy_xfer_peer *p, int32_t region); /* 0: it has none */

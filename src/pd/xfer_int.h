@@ -30,8 +30,8 @@ typedef struct gy_xfer_ops {
     gy_status (*region_map)(gy_xfer *x, gy_err *err, gy_xfer_region *r); /* r->mem, of x's device; fills r->priv */
     void (*region_free)(gy_xfer *x, gy_xfer_region *r);                  /* of a mapped one: not its memory */
     gy_status (*export_blob)(gy_xfer *x, void *blob, size_t cap, size_t *len_out, gy_err *err);
-    gy_status (*import_blob)(gy_xfer_peer *p, const void *blob, size_t len, gy_err *err); /* fills p->priv, epoch,
-                                                                                             bytes, is_device */
+    /* Fills p->priv, epoch, bytes, is_device. GY_AGAIN: as gy_xfer_import's. */
+    gy_status (*import_blob)(gy_xfer_peer *p, const void *blob, size_t len, gy_err *err);
     void (*drop)(gy_xfer_peer *p); /* its ops were taken off: use none of them any more */
     gy_status (*post)(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err); /* checked; gy_xfer_op_done later, not inside */
     /* Of device memory, back from a peer: waits, with progress. */

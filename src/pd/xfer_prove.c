@@ -154,8 +154,11 @@ static gy_status time_puts(gy_xfer_peer *p, gy_err *err) {
     int32_t r = scratch_region(x);
     gy_xfer_op op = {.desc = d, .n_desc = n_put(x)};
     gy_status st;
+    int64_t until = gy_clock_ns() + (int64_t)WAIT_MS * 1000000;
     for (int i = 0; i < N_PUT; i++) d[i] = (gy_xfer_desc){r, r, MINE, slice_of(x), put_bytes(x)};
-    while ((st = gy_xfer_post_own(p, &op, err)) == GY_AGAIN) x->ops->progress(x);
+    while ((st = gy_xfer_post_own(p, &op, err)) == GY_AGAIN && gy_clock_ns() < until) x->ops->progress(x);
+    if (st == GY_AGAIN)
+        return gy_err_set(err, GY_E_TIMEOUT, "transfer: no room for a copy to a new peer in %d s", WAIT_MS / 1000);
     if (st < 0) return st;
     GY_TRY(wait_for(p, &op, err));
     double gbs = (double)op.bytes / (double)(op.done_ns - op.post_ns);

@@ -22,9 +22,14 @@
  *
  * Memory of GPUs is put over cuda_ipc, which maps the peer's here and keeps the mapping. While it is there the memory
  * of a dead peer is not freed, and the driver may take the handle of that peer's next life for the old one: its bytes
- * then went to the dead memory, in silence (3 of 3 on H200s, driver 580). So a drop waits until the copies are over,
- * which they always are, and closes the endpoint: with it 1.22 lets go of what the process had mapped. That endpoint is
- * for puts alone; a note that waits for a dead process keeps an endpoint open for ever, and so has one of its own.
+ * then went to the dead memory, in silence (3 of 3 on H200s, driver 580). So behind a drop the copies end, which they
+ * always do, and then the endpoint is closed: with it 1.22 lets go of what the process had mapped. Progress sees to it;
+ * until it is done no peer is taken.
+ *
+ * All that has to end without the peer's help. A flush of UCX asks for room in the peer's queue of messages, also when
+ * nothing was ever sent there, and in a dead one's queue there is none for ever once notes have filled it. So with a
+ * device each process has a second worker of UCX, whose queue nobody writes to, and puts have an endpoint of their own
+ * between these two; and what is read back is copied over cuda_ipc too, where UCX alone would ask the peer to send it.
  */
 #include "pd/xfer_int.h"
 
@@ -42,12 +47,12 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { AM_NOTE = 1, AM_DATA = 2, AM_ACK = 3, N_TRACK = 2048, VERSION = 3, CLOSE_ROUNDS = 20000 };
+enum { AM_NOTE = 1, AM_DATA = 2, AM_ACK = 3, N_TRACK = 2048, VERSION = 4, CLOSE_ROUNDS = 20000 };
 enum {
     PIECE = 256 << 10, /* bytes of one message: what UCX collects at the receiver before it is copied */
     N_PIECE = 8,       /* of one op, handed to UCX and not sent: enough to keep a socket full */
     FETCH_MS = 5000,
-    LET_GO_MS = 2000 /* copies of a GPU take no longer */
+    LET_GO_MS = 2000 /* from when somebody waits for it; copies of a GPU take no longer */
 };
 
 typedef struct note_head {
@@ -67,7 +72,9 @@ typedef struct route { /* a peer's priv */
     ucp_ep_h ep;
     ucp_ep_h note_ep; /* NONE, with device: of its own; NULL: ep */
     int n_put;        /* requests of puts that are not over */
-    int is_stuck;     /* dropped, and its device memory is still mapped here */
+    void *fetch;      /* NONE: request of one that was late */
+    int is_leaving;   /* dropped, and its device memory is still mapped here */
+    int64_t late_ns;  /* is_leaving: when it is for good; 0: nobody has waited for it yet */
     uint32_t gen;
     ucp_rkey_h rkey[GY_XFER_MAX_REGION];
     uint64_t addr[GY_XFER_MAX_REGION];
@@ -76,7 +83,7 @@ typedef struct route { /* a peer's priv */
     uint64_t epoch;
     int is_dead; /* PEER: the error handler was called; or dropped */
     int is_dropped;
-    void *closing; /* PEER: request of the close that a drop began */
+    void *closing; /* request of the close that a drop began */
     int64_t n_failed;
     char lanes[160];
     struct route *next; /* NONE: all there ever were, endpoints of dropped peers stay until close */
@@ -120,7 +127,10 @@ typedef struct ux {
     ucp_worker_h worker;
     ucp_address_t *addr;
     size_t n_addr;
-    int efd, wake, by_am;
+    ucp_worker_h put_worker; /* NONE, with device: gets no message; NULL: there is none */
+    ucp_address_t *put_addr;
+    size_t n_put_addr;
+    int efd, put_efd, wake, by_am;
     int with_errors; /* error handling mode PEER */
     uint64_t n_op;
     route *links;
@@ -129,8 +139,13 @@ typedef struct ux {
     track *tracks; /* [N_TRACK]; am only */
     writer writers[GY_XFER_MAX_PEERS];
     uint32_t n_gen;
-    int n_happened, n_closing;
+    int n_happened, n_closing, n_leaving;
 } ux;
+
+static unsigned turn(ux *u) {
+    unsigned n = gy_ucx()->ucp_worker_progress(u->worker);
+    return u->put_worker ? n + gy_ucx()->ucp_worker_progress(u->put_worker) : n;
+}
 
 static gy_status status_of(ucs_status_t s, const char *what, gy_err *err) {
     if (s == UCS_OK) return GY_OK;
@@ -181,9 +196,12 @@ static void follow(slot *s, ucs_status_ptr_t r) {
         s->n_pending++;
 }
 
+static int has_gpu(const gy_xfer_opts *o) {
+    return o->device && o->device->kind == GY_DEVICE_CUDA;
+}
+
 static ucs_memory_type_t type_of(const gy_xfer *x, int is_device) {
-    return is_device && x->o.device && x->o.device->kind == GY_DEVICE_CUDA ? UCS_MEMORY_TYPE_CUDA
-                                                                           : UCS_MEMORY_TYPE_HOST;
+    return is_device && has_gpu(&x->o) ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
 }
 
 static ucp_request_param_t param_of(slot *s) {
@@ -361,7 +379,7 @@ static gy_status ucx_post(gy_xfer_peer *p, gy_xfer_op *op, gy_err *err) {
     return GY_OK; /* settled by progress: callbacks may not run in here */
 }
 
-/* Into src_off, from dst_off. One that does not end in time is left to UCX. */
+/* Into src_off, from dst_off. After one that does not end in time the peer is dropped. */
 static gy_status ucx_fetch(gy_xfer_peer *p, const gy_xfer_desc *d, gy_err *err) {
     ux *u = p->x->priv;
     route *l = p->priv;
@@ -374,10 +392,13 @@ static gy_status ucx_fetch(gy_xfer_peer *p, const gy_xfer_desc *d, gy_err *err) 
                                                l->addr[d->dst_region] + d->dst_off, l->rkey[d->dst_region], &q);
     ucs_status_t st = UCS_PTR_IS_PTR(r) ? UCS_INPROGRESS : UCS_PTR_STATUS(r);
     while (st == UCS_INPROGRESS && gy_clock_ns() < until) {
-        gy_ucx()->ucp_worker_progress(u->worker);
+        turn(u);
         st = gy_ucx()->ucp_request_check_status(r);
     }
-    if (UCS_PTR_IS_PTR(r)) gy_ucx()->ucp_request_free(r);
+    if (st == UCS_INPROGRESS && !u->with_errors)
+        l->fetch = r;
+    else if (UCS_PTR_IS_PTR(r))
+        gy_ucx()->ucp_request_free(r);
     return status_of(st, "reading from a peer", err);
 }
 
@@ -536,11 +557,10 @@ static int is_tcp_only(const gy_xfer_opts *o) {
  * megabytes there for good. cuda_copy carries nothing here: without it UCX takes no memory of a GPU (it is what
  * allocates and recognises it). In mode PEER sysv keeps the keys of host regions and tcp takes the notes. */
 static const char *tls_of(const gy_xfer_opts *o) {
-    int has_gpu = o->device && o->device->kind == GY_DEVICE_CUDA;
     if (o->tls) return o->tls;
     if (o->across_hosts) return "tcp,self";
-    if (o->peer_errors) return has_gpu ? "cuda_ipc,cuda_copy,sysv,tcp,self" : "sysv,tcp,self";
-    return has_gpu ? "cuda_ipc,cuda_copy,sysv,self" : "sysv,self";
+    if (o->peer_errors) return has_gpu(o) ? "cuda_ipc,cuda_copy,sysv,tcp,self" : "sysv,tcp,self";
+    return has_gpu(o) ? "cuda_ipc,cuda_copy,sysv,self" : "sysv,self";
 }
 
 static gy_status configure(const gy_xfer_opts *o, ucp_config_t *c, gy_err *err) {
@@ -550,6 +570,9 @@ static gy_status configure(const gy_xfer_opts *o, ucp_config_t *c, gy_err *err) 
                           "transfer: across hosts the network devices must be named (eth0, mlx5_0:1, ...)");
     GY_TRY(set(c, "NET_DEVICES", o->devices ? o->devices : o->peer_errors ? "lo" : "all", err));
     GY_TRY(set(c, "ADAPTIVE_PROGRESS", "n", err)); /* ucx_wait says why */
+    /* Else where NVML sees no NVLink (two workers on one GPU) the peer's processor sends what is read: it may be dead,
+     * and says nothing about what is mapped here. A UCX without CUDA may not know the name. */
+    if (has_gpu(o)) (void)gy_ucx()->ucp_config_modify(c, "CUDA_IPC_ENABLE_GET_ZCOPY", "on");
     if (!o->across_hosts) return GY_OK;
     /* Else a connection to a host that does not answer is waited for inside of post and import, for minutes. 1.13 knows
      * it by the first name, 1.22 by the second. */
@@ -578,14 +601,26 @@ static gy_status set_handler(ux *u, unsigned id, ucp_am_recv_callback_t cb, gy_e
     return status_of(gy_ucx()->ucp_worker_set_am_recv_handler(u->worker, &p), "message handler", err);
 }
 
-static gy_status open_worker(ux *u, gy_err *err) {
+static gy_status create_worker(const ux *u, gy_err *err, ucp_worker_h *worker, ucp_address_t **addr, size_t *n_addr,
+                               int *efd) {
     ucp_worker_params_t p = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE, .thread_mode = UCS_THREAD_MODE_SINGLE};
-    GY_TRY(status_of(gy_ucx()->ucp_worker_create(u->ctx, &p, &u->worker), "worker", err));
+    GY_TRY(status_of(gy_ucx()->ucp_worker_create(u->ctx, &p, worker), "worker", err));
+    GY_TRY(status_of(gy_ucx()->ucp_worker_get_address(*worker, addr, n_addr), "address", err));
+    return status_of(gy_ucx()->ucp_worker_get_efd(*worker, efd), "event descriptor", err);
+}
+
+static void destroy_worker(ucp_worker_h worker, ucp_address_t *addr) {
+    if (addr) gy_ucx()->ucp_worker_release_address(worker, addr);
+    if (worker) gy_ucx()->ucp_worker_destroy(worker);
+}
+
+static gy_status open_workers(ux *u, gy_err *err) {
+    GY_TRY(create_worker(u, err, &u->worker, &u->addr, &u->n_addr, &u->efd));
     GY_TRY(set_handler(u, AM_NOTE, on_note, err));
     GY_TRY(set_handler(u, AM_DATA, on_data, err));
     GY_TRY(set_handler(u, AM_ACK, on_ack, err));
-    GY_TRY(status_of(gy_ucx()->ucp_worker_get_address(u->worker, &u->addr, &u->n_addr), "address", err));
-    return status_of(gy_ucx()->ucp_worker_get_efd(u->worker, &u->efd), "event descriptor", err);
+    if (!u->x->o.device || u->with_errors) return GY_OK;
+    return create_worker(u, err, &u->put_worker, &u->put_addr, &u->n_put_addr, &u->put_efd);
 }
 
 static gy_status open_memory(ux *u, gy_err *err) {
@@ -607,14 +642,14 @@ static gy_status ucx_open(gy_xfer *x, gy_err *err) {
     if (!u) return gy_err_set(err, GY_E_NOMEM, "transfer: no memory");
     x->priv = u;
     u->x = x;
-    u->efd = -1;
+    u->efd = u->put_efd = -1;
     u->by_am = is_tcp_only(&x->o);
     u->with_errors = x->o.across_hosts || x->o.peer_errors;
     u->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (u->wake < 0) return gy_err_set(err, GY_E_IO, "transfer: eventfd: %s", strerror(errno));
     GY_TRY(open_memory(u, err));
     GY_TRY(open_context(u, &x->o, err));
-    return open_worker(u, err);
+    return open_workers(u, err);
 }
 
 static int n_stuck(const ux *u) {
@@ -652,8 +687,10 @@ static void close_endpoints(ux *u) {
         next = l->next;
         for (int i = 0; i < 2; i++) {
             if (l->ep) begin_close(u, l);
-            for (int k = 0; !is_closed(l) && k < CLOSE_ROUNDS; k++) gy_ucx()->ucp_worker_progress(u->worker);
+            for (int k = 0; !is_closed(l) && k < CLOSE_ROUNDS; k++) turn(u);
             if (l->closing) gy_ucx()->ucp_request_free(l->closing); /* else destroying the worker aborts */
+            if (l->fetch) gy_ucx()->ucp_request_free(l->fetch);
+            l->fetch = NULL;
             l->closing = NULL;
             l->ep = l->note_ep;
             l->note_ep = NULL;
@@ -673,7 +710,7 @@ static int is_named(const ux *u, const route *l) {
 static void sweep_routes(ux *u) {
     for (route **at = &u->links; *at;) {
         route *l = *at;
-        if (!l->is_dropped || l->ep || l->note_ep || !is_closed(l) || is_named(u, l)) {
+        if (!l->is_dropped || l->is_leaving || l->ep || l->note_ep || !is_closed(l) || is_named(u, l)) {
             at = &l->next;
             continue;
         }
@@ -686,13 +723,13 @@ static void sweep_routes(ux *u) {
 static void ucx_close(gy_xfer *x) {
     ux *u = x->priv;
     if (!u) return;
-    for (int k = 0; n_stuck(u) && k < CLOSE_ROUNDS; k++) gy_ucx()->ucp_worker_progress(u->worker);
+    for (int k = 0; n_stuck(u) && k < CLOSE_ROUNDS; k++) turn(u);
     int stuck = n_stuck(u);
     if (!stuck) {
         close_endpoints(u);
         for (int32_t i = 0; i < x->n_region; i++) gy_ucx()->ucp_mem_unmap(u->ctx, x->region[i].priv);
-        if (u->addr) gy_ucx()->ucp_worker_release_address(u->worker, u->addr);
-        if (u->worker) gy_ucx()->ucp_worker_destroy(u->worker);
+        destroy_worker(u->put_worker, u->put_addr);
+        destroy_worker(u->worker, u->addr);
         if (u->ctx) gy_ucx()->ucp_cleanup(u->ctx);
         gy_mem_free(u->slots);
         gy_mem_free(u->pieces);
@@ -756,7 +793,7 @@ static void ucx_region_free(gy_xfer *x, gy_xfer_region *r) { /* in ucx_close, be
 
 typedef struct blob_head {
     char magic[8];
-    uint32_t version, by_am, n_addr, n_region;
+    uint32_t version, by_am, n_addr, n_put_addr, n_region, pad;
     uint64_t epoch;
     struct {
         uint64_t bytes, addr;
@@ -801,12 +838,14 @@ static gy_status ucx_export(gy_xfer *x, void *out, size_t cap, size_t *len_out, 
     blob_head h = {.version = VERSION,
                    .by_am = (uint32_t)u->by_am,
                    .n_addr = (uint32_t)u->n_addr,
+                   .n_put_addr = (uint32_t)u->n_put_addr,
                    .n_region = (uint32_t)x->n_region,
                    .epoch = x->o.epoch};
     memcpy(h.magic, MAGIC, sizeof MAGIC);
     blob_out b = {.at = out, .room = cap};
     put(&b, &h, sizeof h);
     put(&b, u->addr, u->n_addr);
+    if (u->put_addr) put(&b, u->put_addr, u->n_put_addr);
     GY_TRY(put_keys(u, &h, &b, err));
     if (b.is_full) return gy_err_set(err, GY_E_ARG, "transfer: room for %zu bytes of address, more are needed", cap);
     memcpy(out, &h, sizeof h);
@@ -824,7 +863,7 @@ static gy_status read_head(const gy_xfer *x, const void *bytes, size_t len, gy_e
                           "transfer: the peer speaks version %u with %s, expected version %d with %s: both ends must "
                           "run the same gyre with the same lanes",
                           h->version, h->by_am ? "messages" : "puts", VERSION, u->by_am ? "messages" : "puts");
-    uint64_t need = sizeof *h + (uint64_t)h->n_addr;
+    uint64_t need = sizeof *h + (uint64_t)h->n_addr + h->n_put_addr;
     for (uint32_t i = 0; i < h->n_region; i++) need += h->region[i].n_key;
     if (need != len)
         return gy_err_set(err, GY_E_FORMAT, "transfer: an address of %zu bytes, expected %llu", len,
@@ -839,7 +878,8 @@ static void on_peer_error(void *arg, ucp_ep_h ep, ucs_status_t st) {
     gy_log(GY_LOG_WARN, "transfer", "a peer's connection is lost", "reason=\"%s\"", gy_ucx()->ucs_status_string(st));
 }
 
-static gy_status connect_link(const ux *u, route *l, const void *addr, gy_err *err, ucp_ep_h *out) {
+static gy_status connect_worker(const ux *u, ucp_worker_h worker, route *l, const void *addr, gy_err *err,
+                                ucp_ep_h *out) {
     ucp_ep_params_t p = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE,
                          .address = addr,
                          .err_mode = UCP_ERR_HANDLING_MODE_NONE};
@@ -848,7 +888,14 @@ static gy_status connect_link(const ux *u, route *l, const void *addr, gy_err *e
         p.err_mode = UCP_ERR_HANDLING_MODE_PEER;
         p.err_handler = (ucp_err_handler_t){.cb = on_peer_error, .arg = l};
     }
-    return status_of(gy_ucx()->ucp_ep_create(u->worker, &p, out), "connection", err);
+    return status_of(gy_ucx()->ucp_ep_create(worker, &p, out), "connection", err);
+}
+
+static gy_status connect_link(const ux *u, route *l, const blob_head *h, const char *addr, gy_err *err) {
+    const char *put_addr = h->n_put_addr ? addr + h->n_addr : addr;
+    if (!l->has_device || !u->put_worker) return connect_worker(u, u->worker, l, addr, err, &l->ep);
+    GY_TRY(connect_worker(u, u->put_worker, l, put_addr, err, &l->ep));
+    return connect_worker(u, u->worker, l, addr, err, &l->note_ep);
 }
 
 /* Of GPU memory UCX may have an address too: for the GPU. */
@@ -870,42 +917,76 @@ static gy_status read_keys(const ux *u, route *l, const blob_head *h, const char
     return GY_OK;
 }
 
-/* Notes may come meanwhile. Puts that UCX carries itself, of memory that is a GPU's in name only, may never end; they
- * map nothing. */
-static void let_go(ux *u, route *l) {
-    int is_gpu = type_of(u->x, 1) == UCS_MEMORY_TYPE_CUDA;
-    int64_t until = gy_clock_ns() + (is_gpu ? LET_GO_MS : 10) * (int64_t)1000000;
-    while (l->n_put && gy_clock_ns() < until) gy_ucx()->ucp_worker_progress(u->worker);
-    if (!l->n_put) begin_close(u, l);
-    while (!l->ep && !is_closed(l) && gy_clock_ns() < until) gy_ucx()->ucp_worker_progress(u->worker);
-    l->is_stuck = is_gpu && (l->ep || l->closing);
-    if (l->is_stuck)
-        gy_log(GY_LOG_ERROR, "transfer", "the GPU memory of a lost peer stays mapped: no other peer is taken",
-               "puts=%d", l->n_put);
+static int is_over(route *l) {
+    if (l->fetch && gy_ucx()->ucp_request_check_status(l->fetch) != UCS_INPROGRESS) {
+        gy_ucx()->ucp_request_free(l->fetch);
+        l->fetch = NULL;
+    }
+    return !l->n_put && !l->fetch;
+}
+
+static void let_go(ux *u) {
+    for (route *l = u->links; l && u->n_leaving; l = l->next) {
+        if (!l->is_leaving) continue;
+        if (l->ep && is_over(l)) begin_close(u, l); /* UCX takes no put back */
+        if (l->ep || !is_closed(l)) continue;
+        l->is_leaving = 0;
+        u->n_leaving--;
+    }
 }
 
 static void retire(ux *u, route *l) {
     l->is_dead = l->is_dropped = 1;
-    if (l->has_device)
-        let_go(u, l);
-    else if (u->with_errors)
-        begin_close(u, l);
     if (u->with_errors) u->n_closing++;
+    if (l->has_device) {
+        l->is_leaving = 1;
+        u->n_leaving++;
+        let_go(u);
+    } else if (u->with_errors) {
+        begin_close(u, l);
+    }
 }
 
-static gy_status check_stuck(const ux *u, gy_err *err) {
-    for (const route *l = u->links; l; l = l->next)
-        if (l->is_stuck)
-            return gy_err_set(err, GY_E_PEER,
-                              "transfer: the GPU memory of a lost peer is still mapped; start this worker again");
-    return GY_OK;
+/* Puts that UCX carries itself, of memory that is a GPU's in name only, may never end; they map nothing. */
+static int is_in_the_way(const ux *u, const route *l) {
+    return l->is_leaving && (has_gpu(&u->x->o) || (!l->n_put && !l->fetch));
+}
+
+static int is_waited_for(const ux *u) {
+    for (const route *l = u->links; l && u->n_leaving; l = l->next)
+        if (is_in_the_way(u, l)) return 1;
+    return 0;
+}
+
+static gy_status too_late(route *l, gy_err *err) {
+    if (l->late_ns != INT64_MIN)
+        gy_log(GY_LOG_ERROR, "transfer", "the GPU memory of a lost peer stays mapped: no other peer is taken",
+               "puts=%d closing=%d", l->n_put, l->closing != NULL);
+    l->late_ns = INT64_MIN; /* said */
+    return gy_err_set(err, GY_E_PEER,
+                      "transfer: the GPU memory of a lost peer is still mapped; start this worker again");
+}
+
+/* GY_AGAIN: somebody's memory is mapped still. */
+static gy_status find_way(ux *u, gy_err *err) {
+    int64_t now = gy_clock_ns();
+    gy_status st = GY_OK;
+    let_go(u);
+    for (route *l = u->links; l && u->n_leaving; l = l->next) {
+        if (!is_in_the_way(u, l)) continue;
+        if (!l->late_ns) l->late_ns = now + (int64_t)LET_GO_MS * 1000000;
+        if (now >= l->late_ns) return too_late(l, err);
+        st = GY_AGAIN;
+    }
+    return st;
 }
 
 static gy_status ucx_import(gy_xfer_peer *p, const void *bytes, size_t len, gy_err *err) {
     ux *u = p->x->priv;
     blob_head h;
     GY_TRY(read_head(p->x, bytes, len, err, &h));
-    GY_TRY(check_stuck(u, err));
+    gy_status st = find_way(u, err);
+    if (st != GY_OK) return st;
     route *l = gy_mem_alloc(GY_MEM_PD, 1, sizeof *l);
     if (!l) return gy_err_set(err, GY_E_NOMEM, "transfer: no memory for a peer");
     l->epoch = p->epoch = h.epoch;
@@ -914,10 +995,8 @@ static gy_status ucx_import(gy_xfer_peer *p, const void *bytes, size_t len, gy_e
     u->links = l;
     p->priv = l;
     for (uint32_t i = 0; i < h.n_region; i++) l->has_device |= h.region[i].is_device != 0;
-    gy_status st = connect_link(u, l, (const char *)bytes + sizeof h, err, &l->ep);
-    if (st >= 0 && l->has_device && !u->with_errors)
-        st = connect_link(u, l, (const char *)bytes + sizeof h, err, &l->note_ep);
-    if (st >= 0) st = read_keys(u, l, &h, (const char *)bytes + sizeof h + h.n_addr, p, err);
+    st = connect_link(u, l, &h, (const char *)bytes + sizeof h, err);
+    if (st >= 0) st = read_keys(u, l, &h, (const char *)bytes + sizeof h + h.n_addr + h.n_put_addr, p, err);
     if (st < 0) retire(u, l);
     return st;
 }
@@ -953,9 +1032,10 @@ static int ucx_progress(gy_xfer *x) {
     ux *u = x->priv;
     u->n_happened = 0;
     settle_all(u);
-    while (gy_ucx()->ucp_worker_progress(u->worker)) {
+    while (turn(u)) {
     }
     settle_all(u);
+    if (u->n_leaving) let_go(u);
     if (u->n_closing) sweep_routes(u);
     return u->n_happened;
 }
@@ -970,10 +1050,13 @@ static int ucx_progress(gy_xfer *x) {
 static void ucx_wait(gy_xfer *x, int timeout_ms) {
     ux *u = x->priv;
     uint64_t n;
-    struct pollfd fd[2] = {{.fd = u->efd, .events = POLLIN}, {.fd = u->wake, .events = POLLIN}};
+    struct pollfd fd[3] = {
+        {.fd = u->wake, .events = POLLIN}, {.fd = u->efd, .events = POLLIN}, {.fd = u->put_efd, .events = POLLIN}};
     if (x->stats.inflight_bytes) return; /* spin: completions of plain stores ring nothing */
+    if (is_waited_for(u) && (unsigned)timeout_ms > 1) timeout_ms = 1; /* nor does an endpoint that is closed */
     if (gy_ucx()->ucp_worker_arm(u->worker) != UCS_OK) return;
-    poll(fd, 2, timeout_ms);
+    if (u->put_worker && gy_ucx()->ucp_worker_arm(u->put_worker) != UCS_OK) return;
+    poll(fd, u->put_worker ? 3 : 2, timeout_ms);
     if (read(u->wake, &n, sizeof n) < 0) return; /* nobody rang */
 }
 

@@ -10,6 +10,7 @@
 #include "support/fake_device.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -339,6 +340,106 @@ static void prove_ucx(void **state) {
     close(fd[0]);
 }
 
+/* ---- a dead receiver whose queue is full ------------------------------------------------------------------------- */
+
+enum { N_WAIT = 600, MAX_TURN = 100000000 }; /* notes: more than a queue holds, fewer than there are slots */
+
+typedef struct receiver {
+    pid_t pid;
+    int fd;
+} receiver;
+
+static const flavour plain = {.kind = GY_XFER_UCX};
+
+static _Noreturn void receive(uint64_t epoch, int fd) {
+    static char blob[GY_XFER_MAX_BLOB];
+    static side b;
+    size_t len;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    open_side(&b, &plain, epoch);
+    if (gy_xfer_export(b.x, blob, sizeof blob, &len, NULL) < 0) _exit(1);
+    if (write(fd, &len, sizeof len) != sizeof len || write(fd, blob, len) != (ssize_t)len) _exit(1);
+    for (;;) gy_xfer_poll(b.x);
+}
+
+static receiver begin_receiver(uint64_t epoch) {
+    int fd[2];
+    if (pipe(fd) < 0) _exit(2);
+    receiver r = {.pid = fork(), .fd = fd[0]};
+    if (r.pid == 0) receive(epoch, fd[1]);
+    close(fd[1]);
+    return r;
+}
+
+static gy_status meet(side *a, const receiver *r, gy_err *err, gy_xfer_peer **out) {
+    static char blob[GY_XFER_MAX_BLOB];
+    size_t len;
+    gy_status st;
+    if (read(r->fd, &len, sizeof len) != sizeof len || read(r->fd, blob, len) != (ssize_t)len) return GY_E_IO;
+    while ((st = gy_xfer_import(a->x, blob, len, err, out)) == GY_AGAIN) gy_xfer_poll(a->x);
+    return st;
+}
+
+static int is_written(side *a, gy_xfer_peer *p) {
+    uint32_t note = 7;
+    gy_xfer_desc d = {.src_region = 1, .dst_region = 1, .bytes = 5000};
+    gy_xfer_op op = {.desc = &d, .n_desc = 1, .note = &note, .n_note = sizeof note};
+    int before = a->n_done;
+    if (gy_xfer_post(p, &op, NULL) != GY_OK) return 0;
+    for (int i = 0; a->n_done == before && i < MAX_TURN; i++) gy_xfer_poll(a->x);
+    return a->n_done == before + 1 && op.status == GY_OK;
+}
+
+static int fill_queue(side *a, gy_xfer_peer *p) {
+    static gy_xfer_op ops[N_WAIT];
+    static const uint32_t note = 7;
+    int before = a->n_done;
+    for (int i = 0; i < N_WAIT; i++) {
+        ops[i] = (gy_xfer_op){.note = &note, .n_note = sizeof note};
+        if (gy_xfer_post(p, &ops[i], NULL) != GY_OK) return 0;
+        gy_xfer_poll(a->x);
+    }
+    return a->n_done > before && a->n_done < before + N_WAIT;
+}
+
+/* NULL: all is as it should be. No assertion in here: cmocka would go on with the next test in this process. */
+static const char *outlive(const receiver *r, gy_err *err) {
+    static side a;
+    gy_xfer_peer *p = NULL;
+    open_side(&a, &plain, 1);
+    if (meet(&a, &r[0], err, &p) != GY_OK) return "the first was not met";
+    if (!is_written(&a, p)) return "the first was not written to";
+    kill(r[0].pid, SIGSTOP);
+    if (!fill_queue(&a, p)) return "the queue is not full";
+    kill(r[0].pid, SIGKILL);
+    waitpid(r[0].pid, NULL, 0);
+    gy_xfer_peer_drop(p);
+    gy_xfer_poll(a.x); /* what waited has failed */
+    if (meet(&a, &r[1], err, &p) != GY_OK) return "the second was not met";
+    if (!is_written(&a, p)) return "the second was not written to";
+    kill(r[1].pid, SIGKILL);
+    waitpid(r[1].pid, NULL, 0);
+    return NULL;
+}
+
+/* A receiver stops, is told more than it has room for, and dies: its device memory must not stay mapped because nobody
+ * empties its queue any more. In a process of its own, whose UCX keeps what waits for the dead one. */
+static void full_queue(void **state) {
+    int status;
+    (void)state;
+    pid_t pid = fork();
+    if (pid == 0) {
+        gy_err err = {0};
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        const receiver r[2] = {begin_receiver(2), begin_receiver(3)};
+        const char *what = outlive(r, &err);
+        if (what) fprintf(stderr, "full queue: %s: %s\n", what, err.msg);
+        _exit(what != NULL);
+    }
+    waitpid(pid, &status, 0);
+    assert_int_equal(status, 0);
+}
+
 /* ---- what is run ------------------------------------------------------------------------------------------------- */
 
 static const flavour loopback = {.kind = GY_XFER_LOOPBACK, .is_guarded = 1}, ucx = {.kind = GY_XFER_UCX};
@@ -374,7 +475,7 @@ int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_loopback),  cmocka_unit_test(test_mock),
                                        cmocka_unit_test(prove_loopback), cmocka_unit_test(prove_tag),
-                                       cmocka_unit_test(prove_ucx),      cmocka_unit_test(test_ucx),
-                                       cmocka_unit_test(no_device)};
+                                       cmocka_unit_test(full_queue),     cmocka_unit_test(prove_ucx),
+                                       cmocka_unit_test(test_ucx),       cmocka_unit_test(no_device)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

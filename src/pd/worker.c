@@ -64,7 +64,7 @@ static void connected(gy_worker *w, gy_peer *p) {
         snprintf(p->err.msg, sizeof p->err.msg, "%s", p->lanes);
     else
         gy_log(GY_LOG_WARN, "transfer", "a worker cannot be written to", "reason=\"%s\"", p->err.msg);
-    w->is_stale |= p->state == GY_PEER_FAILED && w->has_lost;
+    w->is_stale |= p->state == GY_PEER_FAILED && w->has_lost && p->err.status != GY_E_UNSUPPORTED;
     say_status(w, (gy_msg){.kind = GY_MSG_CONNECTED, .peer = p->epoch}, &p->err);
 }
 
@@ -156,8 +156,7 @@ static gy_status take_gone(gy_worker *w, const gy_msg *m, gy_err *err) {
     }
     if (w->n_gone == GY_WORKER_MAX_PEERS)
         return gy_err_set(err, GY_E_LIMIT, "message gone: of more than %d workers at once", GY_WORKER_MAX_PEERS);
-    /* One that died while it was being connected may be mapped too. */
-    w->has_lost |= p && p->state != GY_PEER_FAILED && w->o.xfer.device;
+    w->has_lost |= p && w->o.xfer.device; /* be it one that died while it was met: it may be mapped */
     if (p) p->state = GY_PEER_GONE;
     w->n_gone++;
     gy_worker_tell_xfer(w, (gy_rec){.kind = GY_REC_GONE, .ptr = p, .serial = m->peer});

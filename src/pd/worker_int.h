@@ -205,7 +205,7 @@ struct gy_worker {
     gy_peer *peers;
     int32_t n_peer, n_asked, n_gone; /* n_gone: under way */
     int is_unsafe;
-    int has_lost, is_stale; /* a peer on a device is gone; behind it one was not reached */
+    int has_lost, is_stale; /* a peer on a device is gone; behind it one was not reached, not for a slow lane alone */
     int is_stopping;
     uint8_t *slot_used; /* [2 * max_handoff] */
     float *hidden, *gates;

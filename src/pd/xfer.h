@@ -71,8 +71,9 @@ typedef struct gy_xfer_opts {
      * UCX; ucx: cuda_ipc and cuda_copy join the lanes. Inside a host only (across_hosts: GY_E_UNSUPPORTED). */
     const gy_device *device;
     size_t piece_bytes; /* ucx: of one put of device memory, for measuring; 0: all that is contiguous */
-    /* Of device memory: a new peer is refused (GY_E_PEER) when the lane to it carries less, in 1e9 bytes a second. That
-     * its bytes arrive, and in its memory, is looked at with 0 too, but for devices that are made up (xfer_prove.c). */
+    /* Of device memory: a new peer is refused (GY_E_UNSUPPORTED) when the lane to it carries less, in 1e9 bytes a
+     * second. That its bytes arrive, and in its memory, is looked at with 0 too, but for devices that are made up
+     * (xfer_prove.c). */
     double least_gbs;
     int peer_errors; /* ucx inside a host, for measuring: 1 = error mode PEER, whose small messages go over tcp */
     void *mock;      /* GY_XFER_MOCK: the gy_mock_net it belongs to */

@@ -181,7 +181,7 @@ static gy_status judge(const gy_xfer_peer *p, gy_status st, const char *lanes, g
         return gy_err_set(err, GY_E_PEER, "transfer: other bytes arrived at a new peer than were sent, over %s", lanes);
     if (p->gbs >= x->o.least_gbs) return GY_OK;
     return gy_err_set(
-        err, GY_E_PEER,
+        err, GY_E_UNSUPPORTED,
         "transfer: %.2f GB/s from GPU %d to a new peer over %s, expected %.0f; look for NVLink between the "
         "two (nvidia-smi topo -m) and for a UCX with CUDA, or allow it with --transport-min-share",
         p->gbs, x->o.device->ordinal, lanes, x->o.least_gbs);

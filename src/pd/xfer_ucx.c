@@ -570,7 +570,7 @@ static gy_status configure(const gy_xfer_opts *o, ucp_config_t *c, gy_err *err) 
                           "transfer: across hosts the network devices must be named (eth0, mlx5_0:1, ...)");
     GY_TRY(set(c, "NET_DEVICES", o->devices ? o->devices : o->peer_errors ? "lo" : "all", err));
     GY_TRY(set(c, "ADAPTIVE_PROGRESS", "n", err)); /* ucx_wait says why */
-    /* Else where NVML sees no NVLink (two workers on one GPU) the peer's processor sends what is read: it may be dead,
+    /* Else where NVML sees no NVLink the peer's processor sends what is read: it may be dead,
      * and says nothing about what is mapped here. A UCX without CUDA may not know the name. */
     if (has_gpu(o)) (void)gy_ucx()->ucp_config_modify(c, "CUDA_IPC_ENABLE_GET_ZCOPY", "on");
     if (!o->across_hosts) return GY_OK;

@@ -4,6 +4,8 @@
 #include "base_test.h"
 
 #include "base/mem.h"
+#include "pd/worker_int.h"
+#include "pd/xfer_int.h"
 #include "support/rig.h"
 #include "support/tiny.h"
 
@@ -858,6 +860,96 @@ static void test_gone_meanwhile(void **state) {
     gold_close(&sc.env);
 }
 
+static int is_held;      /* somebody's memory: it is being let go of */
+static gy_status refuse; /* GY_OK: nobody */
+
+static gy_status import_later(gy_xfer_peer *p, const void *blob, size_t len, gy_err *err) {
+    if (is_held) return GY_AGAIN;
+    if (refuse) return gy_err_set(err, refuse, "it is not to be");
+    return gy_xfer_loopback.import_blob(p, blob, len, err);
+}
+
+static void slow_down(gy_worker *p) {
+    static gy_xfer_ops ops;
+    ops = gy_xfer_loopback;
+    ops.import_blob = import_later;
+    p->x->ops = &ops;
+    is_held = 1;
+    refuse = GY_OK;
+}
+
+static void ask_to_meet(uint64_t epoch) {
+    rig_tell(&sc.g, 0,
+             &(gy_msg){.kind = GY_MSG_CONNECT, .peer = epoch, .blob = sc.g.w[2].blob, .n_blob = sc.g.w[2].n_blob});
+    for (int i = 0; i < 10; i++) rig_turn_worker(&sc.g, 0);
+}
+
+/* Who cannot be met yet holds nobody up; it is met as soon as it can be, unless it is gone by then. */
+static void test_met_later(void **state) {
+    const rig_setup s = {.kind = GY_XFER_LOOPBACK, .n_worker = 3, .role = {GY_PD_PREFILL, GY_PD_DECODE, GY_PD_DECODE}};
+    (void)state;
+    open_scene("ouro-tiny", GY_F32, GY_KV_LAST_EXITED);
+    rig_open(&sc.g, &s, &sc.s, sc.env.m, 0);
+    rig_kill(&sc.g, 2);
+    settle_down();
+    gy_worker *p = sc.g.w[0].w;
+    slow_down(p);
+    ask_to_meet(0x98);
+    ask_to_meet(0x99);
+    plain_call(0, 33);
+    rig_run(&sc.g);
+    assert_int_equal(sc.g.n_cross, 1);
+    assert_int_equal(p->n_asked, 2);
+    rig_tell(&sc.g, 0, &(gy_msg){.kind = GY_MSG_GONE, .peer = 0x98});
+    settle_down();
+    assert_int_equal(p->n_asked, 1);
+    assert_int_equal(p->n_peer, 2);
+    is_held = 0;
+    settle_down();
+    assert_int_equal(p->n_asked, 0);
+    assert_int_equal(p->peers->epoch, 0x99);
+    assert_int_equal(p->peers->state, GY_PEER_UP);
+    rig_tell(&sc.g, 0, &(gy_msg){.kind = GY_MSG_GONE, .peer = 0x99});
+    settle_down();
+    assert_int_equal(p->n_peer, 1);
+    rig_idle(&sc.g);
+    rig_close(&sc.g);
+    gold_close(&sc.env);
+}
+
+/* Whoever was lost while it was being met may be mapped in the next one's place: the worker begins anew. Not so behind
+ * nobody, nor for a slow lane. */
+static void test_lost_while_met(void **state) {
+    static const struct {
+        int is_lost;
+        gy_status st;
+        int begins_anew;
+    } cases[] = {{1, GY_E_PEER, 1}, {0, GY_E_PEER, 0}, {1, GY_E_UNSUPPORTED, 0}};
+    const rig_setup s = {.kind = GY_XFER_LOOPBACK,
+                         .n_worker = 3,
+                         .role = {GY_PD_PREFILL, GY_PD_DECODE, GY_PD_DECODE},
+                         .on_device = 1,
+                         .may_fail = 1};
+    (void)state;
+    open_scene("ouro-tiny", GY_F32, GY_KV_LAST_EXITED);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rig_open(&sc.g, &s, &sc.s, sc.env.m, 0);
+        gy_worker *p = sc.g.w[0].w;
+        slow_down(p);
+        ask_to_meet(0x98);
+        if (cases[i].is_lost) rig_tell(&sc.g, 0, &(gy_msg){.kind = GY_MSG_GONE, .peer = 0x98});
+        settle_down();
+        is_held = 0;
+        refuse = cases[i].st;
+        ask_to_meet(0x99);
+        settle_down();
+        assert_int_equal(p->n_asked, 0);
+        assert_int_equal(sc.g.w[0].has_failed, cases[i].begins_anew);
+        rig_close(&sc.g);
+    }
+    gold_close(&sc.env);
+}
+
 /* Ops are counted in a set of fixed size. */
 static void test_too_many_ops(void **state) {
     const rig_setup s = {
@@ -1021,7 +1113,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_give_up),        cmocka_unit_test(test_death),
         cmocka_unit_test(test_rejected),       cmocka_unit_test(test_places),
         cmocka_unit_test(test_notes),          cmocka_unit_test(test_bad_slot),
-        cmocka_unit_test(test_peer_gone),      cmocka_unit_test(test_gone_meanwhile),
+        cmocka_unit_test(test_peer_gone),      cmocka_unit_test(test_met_later),
+        cmocka_unit_test(test_lost_while_met), cmocka_unit_test(test_gone_meanwhile),
         cmocka_unit_test(test_too_many_ops),   cmocka_unit_test(test_grammar),
         cmocka_unit_test(test_open_fails),     cmocka_unit_test(test_threads),
     };

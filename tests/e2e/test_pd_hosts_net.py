@@ -163,13 +163,14 @@ def test_etcd(make_town, tmp_path):
     t = make_town(3, ())  # nobody is cut off: no death is right, however busy this machine is
     url = f"http://{t.net.address(2)}:2379"
 
-    def begin_etcd():
-        return t.net.popen(2, ["etcd", "--data-dir", tmp_path / "etcd", "--listen-client-urls", url, "--advertise-client-urls", url,
+    def begin_etcd():  # and wait for it: a worker that finds none at its start ends
+        etcd = t.net.popen(2, ["etcd", "--data-dir", tmp_path / "etcd", "--listen-client-urls", url, "--advertise-client-urls", url,
                                "--listen-peer-urls", f"http://{t.net.address(2)}:2380"], stdout=subprocess.DEVNULL,
                            stderr=subprocess.DEVNULL)
+        wait_until(lambda: t.net.run(2, ["curl", "-sf", f"{url}/health"]).returncode == 0)
+        return etcd
 
     etcd = begin_etcd()
-    wait_until(lambda: t.net.run(2, ["curl", "-sf", f"{url}/health"]).returncode == 0)
     e = ("--etcd", url, "--cluster", "test")
     t.add(0, "prefill", *e)
     d = t.add(1, "decode", *e, "--name", "d")
